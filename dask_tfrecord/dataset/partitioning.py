@@ -24,7 +24,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 # The longest file name that all common filesystems allow, in bytes.
 MAX_NAME_BYTES = 255
 
-# Matches each character that directory names escape: the characters that Spark escapes, and NUL.
+# Matches each character that is escaped in directory names: NUL, and the characters that Spark escapes.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
 
@@ -51,7 +51,8 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
     """Map each partition column to the text of its value in each directory.
 
     The columns are in the order in which they first appear. The text is null if the value is null, or if the
-    directory has no level with this name. Raise SchemaError if a directory has two levels with the same name.
+    directory has no level with the name of the column. Raise SchemaError if a directory has two levels with
+    the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
     texts: dict[str, list[str | None]] = {}
@@ -79,7 +80,7 @@ def infer_type(texts: pa.Array) -> pa.DataType:
 
 
 def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
-    """Convert the texts of a partition column, as from `value_texts`, to values of a type.
+    """Convert the texts of a partition column, such as `value_texts` returns, to values of a type.
 
     For a dictionary type, the result has the type of the dictionary's values. If a text does not represent a
     value of the type, raise SchemaError, which names the directory.
@@ -145,7 +146,9 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse texts as floats. Raise if no float of the type equals a text, such as that of a large integer."""
+    """Parse texts as floats. Raise ArrowInvalid if a text, such as a large integer, equals no float of the
+    type.
+    """
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
@@ -193,7 +196,7 @@ BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 class Groups(NamedTuple):
     """The rows of a table, grouped by the values of some columns.
 
-    ``values`` has one row for each group. ``order`` contains the row indices, sorted by group; within a
+    ``values`` contains one row for each group. ``order`` contains the row indices, sorted by group; within a
     group, rows keep their order. ``order`` is None if the rows are already sorted. Group ``k`` consists of
     the sorted rows ``starts[k]`` to ``starts[k + 1] - 1``.
     """
@@ -206,10 +209,10 @@ class Groups(NamedTuple):
 def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
     """Sort the rows of a table by their partition directories.
 
-    Directories are sorted by where their value first appears in the first partition column, then in the
-    second, and so on. An empty table has no directories. A table that is already sorted is not copied.
-    Raise SchemaError if a value cannot be written in a directory name, and TFRecordError if there are more
-    directories than ``max_directories``.
+    The directories are in the order in which their values first appear in the first partition column, then in
+    the second partition column, and so on. An empty table has no directories. A table that is already sorted
+    is not copied. Raise SchemaError if a value cannot be written in a directory name, and TFRecordError if
+    there are more directories than ``max_directories``.
     """
     if not partition_on:
         return GroupedRows([(table, None)], [DirectoryGroup("", (), table.num_rows)])
@@ -234,7 +237,7 @@ def directory_groups(
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """Reorder the rows of a table. Reordering each column on its own is faster than reordering the table."""
+    """Reorder the rows of a table column by column, which is faster than reordering the complete table."""
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
@@ -263,7 +266,9 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
 
 
 def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
-    """Return the indices that sort an array of integer codes. NumPy sorts 16-bit codes much faster."""
+    """Return the indices that sort an array of integer codes. NumPy sorts 16-bit codes much faster than
+    longer codes.
+    """
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
@@ -280,7 +285,9 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Return a code for each value of a column, in order of first appearance, and how many codes exist."""
+    """Return a code for each value of a column, and how many codes exist. Codes are numbered by first
+    appearance.
+    """
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
@@ -289,8 +296,8 @@ def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Convert a column so that Arrow treats equal values as equal.
 
-    Dictionary values replace the codes, because each chunk may number the categories differently. All NaNs
-    get the same bits.
+    The values of a dictionary replace the codes, because each chunk may number the categories differently.
+    All NaNs get the same bits.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -307,10 +314,11 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
 
     Raise SchemaError if Python cannot represent a value exactly.
     """
-    # A date in the year 20,000, for example, raises.
+    # `to_pylist` raises for a date in the year 20,000, for example.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
-        # Floats are not compared: a Python float can represent each of them, and NaN differs from itself.
+        # Floats are not compared: a Python float can represent every float of Arrow, and NaN differs from
+        # itself.
         back = pa.chunked_array([pa.array(values, column.type)])
         if pa.types.is_floating(column.type) or back.equals(column):
             return values

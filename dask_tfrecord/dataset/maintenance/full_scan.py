@@ -1,6 +1,7 @@
 """Read every file of a dataset once: to build a snapshot, to write new column files, or to report damage.
 
-This module writes no data files. It reports differences between files, schema, snapshot and column files.
+This module writes no data files. The module reports differences between files, schema, snapshot and column
+files.
 """
 
 import logging
@@ -68,17 +69,19 @@ def with_column_files(
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
-    """Write column files for the files at the indices ``wanted`` in the file list of an unstored snapshot.
+    """Write column files for the data files at the indices ``wanted`` in the file list of a snapshot that is
+    not stored yet.
 
-    The caller stores the yielded snapshot, which lists the column files, in the ``with`` block. If the block
-    raises, remove the column files. Without ``columnar``, write no column files.
+    The ``with`` block must store the yielded snapshot, which lists the column files. If the block raises,
+    remove the column files. If ``columnar`` is None, write no column files.
     """
     if columnar is None or not wanted:
         yield snapshot
         return
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
-    # As long as the run is open, no process takes the new column files for files of a failed run.
+    # As long as the run is open, no other process mistakes the new column files for leftovers of a failed
+    # run.
     run.mark(STARTED)
     try:
         groups = _groups([replace(entries[at], columns=None) for at in wanted])
@@ -87,7 +90,7 @@ def with_column_files(
             entries[at] = entry
         beside = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
         yield replace(snapshot, file_list=snapshot.file_list.with_columns(beside), columnar=columnar)
-    except BaseException:  # also on KeyboardInterrupt
+    except BaseException:  # including KeyboardInterrupt
         discard(run)
         raise
     with suppress(Exception):  # the snapshot is stored, and the next write removes the staging directory
@@ -97,7 +100,7 @@ def with_column_files(
 def rows_to_store(
     store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
 ) -> list[int]:
-    """Return the indices in the file list of files without a usable column file for ``columnar``."""
+    """Return the indices of the files in the file list that have no usable column file for ``columnar``."""
     if columnar is None:
         return []
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
@@ -108,7 +111,7 @@ def rows_to_store(
 
 @redact_errors
 def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[FileEntry]) -> list[bool]:
-    """Return, for each data file, True if its column file exists and contains these features."""
+    """Return, for each data file, True if its column file exists and contains ``features``."""
     reader = cache(partial(ColumnFileReader, store))
     return [
         entry.columns is not None
@@ -131,7 +134,7 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
     """Write one column file for several data files, in a task."""
     number, sources = numbered
     columns = run.column_file(number)
-    assert columns is not None  # because the run has columns
+    assert columns is not None  # `run.columnar` is not None
     columns = columns._replace(path=run.store.join(columns.name))
     rows = partial(rows_of_file, run.store, features=columns.features, record_type=run.schema.record_type)
     entries = with_column_file(run.store, columns, ((source, rows(source)) for source in sources))
@@ -144,11 +147,11 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Return how the column file of a data file differs from the records, or "". Runs in a task.
+    """Return how the column file of a data file differs from the records, or "". The function runs in a task.
 
     ``entry`` must describe the present content of the data file.
     """
-    assert entry.columns is not None  # the caller has checked this
+    assert entry.columns is not None  # the caller passes only data files with a column file
     reader = ColumnFileReader(store, entry.columns)
     features = sorted(reader.features)
     schema = feature_schema(features, record_type)
@@ -284,10 +287,11 @@ class _Describe(Operation):
         return Change(following(content, newest, run, self))
 
     def _described_again(self, newest: Snapshot, root: str) -> Snapshot:
-        """Return the newest snapshot, updated for the files that ``described`` also lists.
+        """Return the newest snapshot, updated for the files that ``described`` lists.
 
         Drop files of ``before`` that ``described`` lacks, because these files no longer exist. Raise
-        ConcurrentWriteError if the newest snapshot has other columns, or lists none of the files.
+        ConcurrentWriteError if the newest snapshot has other columns than ``described``, or lists none of the
+        files.
         """
         listed, described, before = newest.file_list, self.described, self.before
         is_kept = (before or described).file_list.positions(listed).is_valid().to_numpy()
@@ -350,7 +354,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         if not batch.num_rows:
             continue
         try:
-            schema.from_storage(batch)  # this call raises if a value does not fit its column
+            schema.from_storage(batch)  # raise if a value does not fit the column
         except TFRecordError as error:
             raise locate_error(error, store.public(split.file.path), chunk.number(0)) from None
         encoder.bind(batch)
@@ -432,7 +436,7 @@ def describe_drift(sample: Sample, schema: Schema) -> str:
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from its row in a snapshot's file list, or return ""."""
+    """Describe how a file differs from its row in a snapshot's file list. Return "" for an unchanged file."""
     now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
@@ -459,9 +463,10 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: Store, split: Split, count: int) -> None:
-    """Read what follows the first ``count`` bytes of a split for the checksum of the store.
+    """Read the bytes of a split after the first ``count`` bytes, so that the store's checksum includes all
+    bytes.
 
-    Decoding a compressed file stops at damage.
+    These bytes are unread if a compressed file is damaged, because decoding stops at the damage.
     """
     start = split.start.offset + count
     stop = split.file.size if split.stop is None else split.stop.offset
@@ -470,7 +475,7 @@ def _read_the_rest(store: Store, split: Split, count: int) -> None:
     view = memoryview(bytearray(WINDOW_BYTES))
     with store.open(split.file.path, split.file.size, start, stop, split.file.stamp) as source:
         while source.readinto(view):
-            pass  # each read adds the bytes that it returns to the checksum
+            pass  # each read adds the returned bytes to the checksum
 
 
 def _merge_findings(first: FileReport, second: FileReport) -> FileReport:

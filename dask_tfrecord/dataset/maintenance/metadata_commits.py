@@ -128,8 +128,8 @@ def expire_versions(
 ) -> Expired:
     """Expire versions, and remove the files of versions that expired longer than ``grace`` ago.
 
-    ``versions_to_keep`` is 1 by default, and does not count versions that `expire` created. Versions that
-    were created within ``older_than`` also stay.
+    ``versions_to_keep`` is 1 by default, and does not count versions that `expire` created. Versions that are
+    younger than ``older_than`` also stay.
     """
     newest = open_version(store, None)
     run = plan_run(store, newest)
@@ -200,7 +200,7 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
 
 
 def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList:
-    """Return kept files, older than a time, of which the newest version has a copy at the original path.
+    """Return kept files, modified before a time, of which the newest version has a copy at the original path.
 
     A `restore` creates these copies on object stores.
     """
@@ -219,10 +219,10 @@ def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
     """Remove a kept file of which the newest version has a copy at the original path.
 
-    A commit that replaces the copy moves the copy to ``path`` in two steps: it copies the file there, and
-    removes the source. If a newer version shows that a commit may have copied the file before this function
-    removed ``path``, put the file back. If the process is killed, the backup stays in the staging directory
-    until `cleanup`.
+    A commit that replaces the copy moves the copy to ``path`` in two steps: the commit copies the file there,
+    and removes the source. If a newer version shows that a commit may have copied the file before this
+    function removed ``path``, put the file back. If the process is killed, the backup stays in the staging
+    directory until `cleanup`.
     """
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
@@ -248,7 +248,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        must_read = len(kept) or beside  # otherwise, the versions of the bases suffice
+        must_read = len(kept) or beside  # otherwise, only the versions of the bases are needed
         known = {} if must_read else read_metadata(store, sorted(needed))
         parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}

@@ -2,7 +2,7 @@
 filters.
 
 Where possible, the module copies the stored bytes of files and blocks that lose no rows. The module also
-recognises files that other writes have replaced in the meantime.
+recognises files that other writes replace during the rewrite.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,7 +93,8 @@ def write_again(
 ) -> FileEntry:
     """Write the records of ``sources`` to file ``number`` of ``count`` of a run, and write the column file.
 
-    With ``is_removed``, there is one source, and the mask is True for the records to leave out.
+    If ``is_removed`` is not None, there is only one source, and ``is_removed`` is True for the records to
+    leave out.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
@@ -212,7 +213,7 @@ def _find(
     wanted: Categories,
     may_be_damaged: bool = False,
 ) -> Categories | None:
-    """Return, for each column, the categories in ``wanted`` that no row of the files has.
+    """Return, for each column, the categories in ``wanted`` that no row of the files contains.
 
     Stop reading files when all categories are found. If ``may_be_damaged`` is True, a damaged file counts as
     a file with all categories. Return None if another write has replaced a file.
@@ -312,7 +313,7 @@ def plan_groups(
     """Return, for each new file, the indices of the group of files that the new file replaces.
 
     The files of a group are neighbours in the file list, so that the order of the rows does not change. All
-    files of a group have the same directory, codec and element of ``partitions``. The directory is not
+    files of a group have the same directory, codec and element of ``partitions``. The same directory is not
     enough, because TensorFlow Datasets writes the files of all splits to one directory. Files of at least
     half of ``target_bytes`` stay, so that another compaction does not copy them again.
     """
@@ -402,7 +403,7 @@ def delete_rows(
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
         if deletion.treat(snapshot, files):
             sizes = files["bytes"].take(positions(deletion.changes, files)).to_pylist()
-            size_of = dict(zip(deletion.changes, sizes, strict=True))  # None for files that are not listed
+            size_of = dict(zip(deletion.changes, sizes, strict=True))  # None for files not in the snapshot
             known = deletion.changes.items()
             changes = {one: change for one, change in known if change.rows and size_of[one] is not None}
             with suppress(GroupsLostError):
@@ -419,7 +420,7 @@ def delete_rows(
 
 @dataclass
 class _Deletion:
-    """A deletion in preparation. ``changes`` contains all checked files, including unchanged files."""
+    """A deletion before the commit. ``changes`` contains all checked files, including unchanged files."""
 
     run: WriteRun
     filters: Any
@@ -430,7 +431,8 @@ class _Deletion:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def treat(self, snapshot: Snapshot, files: FileList) -> bool:
-        """Check the files that were not checked yet. Write new files with the remaining rows.
+        """Check the files that no earlier call has checked. If a file loses some rows, write a new file with
+        the other rows.
 
         Return False if another write has replaced one of the files in the meantime.
         """

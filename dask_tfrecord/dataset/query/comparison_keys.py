@@ -37,11 +37,11 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is 
 
 
 class WrongTypeError(TypeError):
-    """The error for a value that cannot be compared with a column. The message says why."""
+    """The error for a value that cannot be compared with a column. The message contains the reason."""
 
 
 def is_comparable(type_: pa.DataType) -> bool:
-    """Return True if the values of a type have comparison keys. Lists and tensors have none."""
+    """Return True if the values of a type have comparison keys. Lists and tensors have no comparison keys."""
     return scalar_kind(value_type(type_)) is not None
 
 
@@ -89,7 +89,7 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# A comparison key that is greater than all values of integer, decimal and time types. This key stands for
+# A comparison key that is greater than all values of integer, decimal and time types. `BEYOND_ALL` stands for
 # infinity, and for a value that equals no value of the type.
 BEYOND_ALL = 10**80
 
@@ -213,8 +213,8 @@ class ColumnRange(NamedTuple):
     """The known limits of a column's values in each file.
 
     ``low`` and ``high`` contain a lower and an upper limit for each file. The limits ignore NaN. A null, or
-    None instead of an array, means that the limit is unknown. A mask is False for a file in which the column
-    is known to have no values, no nulls, or no NaN.
+    None instead of an array, means that the limit is unknown. ``may_have_values``, ``may_have_nulls`` and
+    ``may_have_nan`` are False for a file in which the column is known to have no values, no nulls, or no NaN.
     """
 
     low: pa.Array | None
@@ -244,7 +244,8 @@ def file_ranges(fields: Iterable[Field], files: FileList, *, use_statistics: boo
     """Return the known limits of the given columns in each file of a file list.
 
     The column ``file_records`` of the list contains the number of records of each file, or null if the
-    statistics may not describe the present content. Without this column, statistics are ignored.
+    statistics may not describe the present content. If the list has no column ``file_records``, statistics
+    are ignored.
     """
     ranges = {
         item.name: range_of_values(item, files[value_name(item.name)].combine_chunks())
@@ -266,7 +267,7 @@ def range_of_statistics(
 ) -> ColumnRange:
     """Return the limits of a column that the statistics of each file prove.
 
-    ``records`` contains the number of records of each file. If this number is negative, the statistics of the
+    ``records`` contains the number of records of each file. If the number is negative, the statistics of the
     file are ignored.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)

@@ -1,7 +1,7 @@
 """Convert the value of ``filters=`` to a predicate. The value may be a pyarrow expression.
 
-Arrow evaluates an expression on rows. The parts of the expression that this module can translate also exclude
-files.
+Arrow evaluates an expression on rows. This module translates parts of the expression to predicates, which
+exclude files.
 """
 
 import ctypes
@@ -36,11 +36,11 @@ from dask_tfrecord.errors import SchemaError, check_instance
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# Read the structure of pyarrow expressions, which pyarrow does not expose, and rewrite expressions.
+# The next functions read the structure of pyarrow expressions, which pyarrow does not expose.
 #
-# Arrow serializes an expression as a record batch. The metadata of the schema contains the words of the
-# expression. The columns contain the literals and the function options. This private format was checked with
-# pyarrow 18 to 26.
+# Arrow serializes an expression as a record batch. The metadata of the batch's schema describes the structure
+# of the expression, and the columns of the batch contain the literals and the function options. The private
+# format of the batch was checked with pyarrow 18 to 26.
 
 
 class Column(NamedTuple):
@@ -225,7 +225,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         raise SchemaError(problem, "compare columns with values of their types", keyword="filters") from None
     try:
         tree = read_expression(expression)
-    except (LookupError, ValueError):  # an unknown version of Arrow: the expression may use all columns
+    except (LookupError, ValueError):  # the format is unknown, so the expression may use any column
         if sql_rules:
             raise
         return ArrowExpression(expression, tuple(schema.names))
@@ -233,7 +233,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         names = []
     else:
         used = columns_of(tree)
-        # A constant uses the first column, because Arrow needs a column to know how many rows there are.
+        # For a constant, read the first column, because Arrow needs a column to know how many rows there are.
         names = [name for name in schema.names if name in used] if used else schema.names[:1]
     if not names:
         problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
@@ -245,8 +245,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
     """Return a predicate whose possible outcomes include all outcomes of a pyarrow expression.
 
-    A part without a translation becomes `Ambiguous`, and excludes no file. With ``sql_rules``, the
-    expression follows the rules of `with_sql_rules`, which are also the rules of Polars.
+    A part of the expression without a translation becomes `Ambiguous`, and excludes no file. With
+    ``sql_rules``, the expression follows the rules of `with_sql_rules`, which are also the rules of Polars.
     """
 
     def part(node: Node) -> Predicate:
@@ -267,12 +267,13 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
             case Call("is_in", (Column(name),)):
                 return _pruning_is_in(schema, name, node, sql_rules)
             case Call("if_else", (Call("is_null", (Column(name),)), Literal(), Call("is_in") as found)):
-                return _pruning_is_in(schema, name, found, True)  # how DuckDB expresses IN
+                return _pruning_is_in(schema, name, found, True)  # DuckDB expresses IN in this way
             case Call(function, (Column(name), Literal(scalar))):
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # Arrow may compare these values by rules that differ from the rules for comparison keys.
+    # There is no translation. For example, Arrow may compare the value by other rules than comparison keys
+    # follow.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()
@@ -298,7 +299,7 @@ def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Pr
     found = is_in_pandas(field, [value for value in values if value is not None])
     if None in values and null_rule == _MATCH_NULLS:
         found = Or(found, IsNull(name))
-    # In SQL, the outcome is null for a null. The second candidate adds this outcome.
+    # In SQL, the outcome of IN is null for a null. The second candidate adds null to the possible outcomes.
     return Ambiguous((found, compare_in_pandas(field, "==", values[0]))) if sql_rules else found
 
 
@@ -323,8 +324,8 @@ def names_in(filters: Any) -> set[str] | None:
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))
-        # Arrow raises ArrowNotImplementedError for a column that is given by index. The other exceptions mean
-        # that this version of Arrow serializes expressions in an unknown format.
+        # Arrow raises ArrowNotImplementedError for a reference to a column by index. LookupError and
+        # ValueError mean that this version of Arrow serializes expressions in an unknown format.
         except (LookupError, ValueError, pa.ArrowNotImplementedError):
             return None
     if _is_condition(filters):
@@ -342,7 +343,7 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             yield _condition(field, symbol, value)
         except SchemaError:
             raise
-        # The operators of the value's class may also raise errors.
+        # WrongTypeError is a TypeError. The operators of the value's class may raise any of these errors.
         except (ArithmeticError, TypeError, ValueError) as error:
             problem = f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}"
             advice = "compare the column with values of its type, or filter the DataFrame after reading"
@@ -365,7 +366,7 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
         return Not(predicate) if symbol == "not in" else predicate
     if symbol in ("is", "is not"):
         missing: Predicate = IsNull(field.name)
-        if isinstance(value, float) and math.isnan(value):  # pandas' way to say that a value is missing
+        if isinstance(value, float) and math.isnan(value):  # in pandas, NaN means that a value is missing
             missing = Or(missing, is_in(field, [value])) if has_nan(field.type) else missing
         elif value is not None and value is not pd.NA and value is not pd.NaT:
             raise WrongTypeError(f"{symbol!r} needs None, not {value!r}")

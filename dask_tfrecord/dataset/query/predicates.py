@@ -2,8 +2,8 @@
 
 For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
 the predicate is true. For a file that has not been read, the partition values and the statistics of a
-snapshot limit the outcomes: if the minimum of ``x`` is 5, ``x < 3`` can only be false. Predicates compare
-columns with values by comparison keys, by the rules of pandas, or by the rules of Arrow.
+snapshot limit the outcomes. For example, if the minimum of ``x`` is 5, ``x < 3`` is true for no row.
+Predicates compare columns with values by comparison keys, by the rules of pandas, or by the rules of Arrow.
 """
 
 import datetime
@@ -125,7 +125,7 @@ class Compare(_OfColumn):
 
 @dataclass(frozen=True)
 class IsIn(_OfColumn):
-    """A predicate that is true in rows whose column has one of the ``keys``.
+    """A predicate that is true in rows in which the column has one of the ``keys``.
 
     For a null, the outcome is ``matches_null``.
     """
@@ -150,7 +150,7 @@ class IsIn(_OfColumn):
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         column = comparable_values(table[self.name])
-        # Arrow's `is_in` does not treat -0.0 as 0.0.
+        # Arrow's `is_in` does not treat -0.0 and 0.0 as equal.
         keys = [*self.keys, *(-key for key in self.keys if key == 0)]
         scalars = [scalar_from_key(key, column.type) for key in keys]
         values = [_arrow_value(scalar) for scalar in scalars if scalar is not None]
@@ -160,7 +160,7 @@ class IsIn(_OfColumn):
 
 @dataclass(frozen=True)
 class IsNull(_OfColumn):
-    """A predicate that is true in rows whose column is null.
+    """A predicate that is true in rows in which the column is null.
 
     For a file that may have NaN, true is also a possible outcome, because pandas may treat NaN as null.
     """
@@ -239,7 +239,7 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A pandas filter that is equivalent to an unknown one of the ``candidates``.
+    """A pandas filter that is equivalent to one of the ``candidates``. It is unknown which candidate this is.
 
     Without candidates, the filter may be equivalent to any predicate. The predicate has no mask: only pandas
     can apply the filter.
@@ -283,7 +283,7 @@ class ArrowExpression(Predicate):
         mask = Declaration("project", ProjectNodeOptions([self.expression], ["mask"]), [source])
         try:
             return mask.to_table(use_threads=False)["mask"]
-        except pa.ArrowException as error:  # some values cannot be cast, for example
+        except pa.ArrowException as error:  # for example, a value cannot be cast
             raise SchemaError(
                 f"filters= cannot be applied to the values of {', '.join(map(repr, self.names))}: {error}",
                 'cast the columns in the expression, such as pc.field("year").cast("float64", safe=False)',
@@ -291,7 +291,7 @@ class ArrowExpression(Predicate):
             ) from None
 
     def __repr__(self) -> str:
-        """Show a hash, because Arrow abbreviates the text of an expression."""
+        """Include a hash of the expression, because Arrow abbreviates the text of an expression."""
         return f"ArrowExpression({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
@@ -303,7 +303,8 @@ def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
 def file_outcomes(
     predicate: Predicate, schema: Schema, files: FileList, *, use_statistics: bool = True
 ) -> Outcomes:
-    """Return the possible outcomes of a predicate in each file of a file list, as described by `file_ranges`.
+    """Return the possible outcomes of a predicate in each file of a file list, given the limits from
+    `file_ranges`.
 
     ``schema`` contains the columns of the files.
     """
@@ -316,7 +317,7 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Ma
     """Return, for each file, True if comparing a value within the limits with the key can give `answer`."""
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
-        if key != key:  # every comparison with NaN is false
+        if key != key:  # in a comparison with NaN, only != is true
             return np.full(len(column.may_have_values), answer == (symbol == "!="))
         return _can_be(opposite[symbol], column, key, not answer)
     if symbol == "==":
@@ -444,7 +445,7 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 def _exactly_compared(field: Field, value: Any) -> Any:
     """Return the value if pandas compares it like its comparison key. Otherwise, raise WrongTypeError.
 
-    Every dtype backend of pandas must compare the value in this way.
+    Every dtype backend of pandas must compare the value like the comparison key.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())

@@ -1,6 +1,7 @@
 """Read the rows of splits from column files, and choose which bytes of the data files to read, if any.
 
-The rows are the same as without column files. Without a usable column file, the records are decoded.
+The returned rows are the same with and without column files. If there is no usable column file, the records
+are decoded.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,8 +41,8 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# Files below this size that can be read together are decoded, because reading one row from a column file
-# takes as long as reading thousands of rows.
+# Files that can be read together and have fewer bytes than this are decoded, because reading one row from a
+# column file takes as long as reading thousands of rows.
 _SMALL_BYTES = 1 << 16
 
 # Parquet takes this many times as long for a byte of lists as the decoder takes for a byte of records.
@@ -58,8 +59,9 @@ class Choice(NamedTuple):
     """What is read for a split, and why.
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
-    ``known`` contains columns of these rows that were already read. ``fetch`` contains the byte ranges of the
-    requested records, if `ColumnReads.choose` compared them with a read of all records.
+    ``known`` contains the columns of the requested rows that `ColumnReads.choose` has read. ``fetch``
+    contains the byte ranges of the requested records, if `ColumnReads.choose` compared them with a read of
+    all records.
     """
 
     source: Literal["all records", "some records", "column file", "no records"]
@@ -72,9 +74,9 @@ class Choice(NamedTuple):
 class ColumnReads:
     """The splits of a partition, and the rows of these splits in column files.
 
-    Creating the object checks that the data files are unchanged for which column files may be used.
-    ``picks_rows`` is True if the caller passes the indices of the requested rows to `choose`. ``groups``
-    contains the splits in order, and small files that can be read together in one list.
+    The constructor checks that a data file is unchanged if a column file may be used instead. ``picks_rows``
+    is True if the caller passes the indices of the requested rows to `choose`. ``groups`` contains lists of
+    splits, in order. Small files that can be read together are in one list.
     """
 
     def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
@@ -86,7 +88,7 @@ class ColumnReads:
         self._used = every.select(sorted(used))
         self._needed = self._wanted if partition.filters is None else self._used
         self._stored: dict[Split, StoredRows] = {}
-        self._reasons: dict[Split, str] = {}  # why the records of the other splits must be decoded
+        self._reasons: dict[Split, str] = {}  # maps a split to the reason to decode the records
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
         for group in self.groups:
@@ -150,7 +152,7 @@ class ColumnReads:
         return rows if len(rows) < stored.records else None
 
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
-        """Yield the requested rows of a split, unless the choice is to read all records.
+        """Yield the requested rows of a split. ``choice.source`` must not be "all records".
 
         The last element is None if the column file turns out to be unusable. The rows that follow the yielded
         rows must then be decoded.
@@ -187,7 +189,9 @@ class ColumnReads:
     def _tested(
         self, stored: StoredRows, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Read the columns of the filters or the predicate from the row groups in which they may be true."""
+        """Read the columns of the filters or the predicate from the row groups in which the condition may be
+        true.
+        """
         predicate = self._partition.filters or self._partition.predicate
         if predicate is None:
             return iter(())
@@ -199,7 +203,7 @@ class ColumnReads:
     def _unread(
         self, stored: StoredRows, choice: Choice, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Read the other columns of the result from the row groups with requested rows."""
+        """Read the result columns that ``choice.known`` lacks from the row groups with requested rows."""
         known = () if choice.known is None else choice.known.column_names
         columns = self._wanted.select(name for name in self._wanted.names if name not in known)
         return stored.each(_has_any(stored, choice.rows), columns, read)
@@ -225,7 +229,7 @@ class ColumnReads:
         return ""
 
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
-        """Return the rows of a split in its column file, or the reason why they cannot be used."""
+        """Return the rows of a split in its column file, or the reason why the column file cannot be used."""
         if split.columns is None or split.records is None:
             return "the file has no column file"
         if is_small:
@@ -240,7 +244,8 @@ class ColumnReads:
     def _passing(
         self, stored: StoredRows, filters: Predicate, *, keeps_values: bool
     ) -> tuple[Ints, pa.Table | None] | None:
-        """Return the indices of the rows that pass the filters, and if ``keeps_values`` the filter columns.
+        """Return the indices of the rows that pass the filters, and the filter columns if ``keeps_values`` is
+        True.
 
         Return None if the column file is unusable.
         """
@@ -275,16 +280,16 @@ def rows_at(table: pa.Table, rows: Ints) -> pa.Table:
 
 
 def _has_any(stored: StoredRows, rows: Ints | None) -> Mask:
-    """Return, for each row group, True if it contains one of these rows. None means all rows."""
+    """Return a mask of the row groups that contain at least one of the rows. None means all rows."""
     if rows is None:
         return np.ones(len(stored.groups), bool)
     return np.diff(np.searchsorted(rows, [0, *(stop for _, stop, _ in stored.groups)])) > 0
 
 
 def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mask:
-    """Return, for each row group, True if the statistics of Parquet allow that a predicate is true."""
+    """Return a mask of the row groups in which a predicate may be true, by the statistics of Parquet."""
     every = np.ones(len(stored.groups), bool)
-    if len(every) < 2:  # the statistics of the snapshot already say as much
+    if len(every) < 2:  # the snapshot's statistics prove as much as those of one row group
         return every
     found = ((item.name, _range_of_groups(stored, item)) for item in columns.fields)
     ranges = {name: limits for name, limits in found if limits is not None}
@@ -292,7 +297,7 @@ def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mas
 
 
 def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
-    """Return the limits of a column in each row group, or None if Parquet's statistics lack them."""
+    """Return the limits of a column in each row group, or None if Parquet's statistics lack the limits."""
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
     found = [stored.reader.statistics(number, item.name) for _, _, number in stored.groups]

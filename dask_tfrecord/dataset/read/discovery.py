@@ -2,7 +2,7 @@
 
 The files and columns of a path can be found in two ways. If a directory has a snapshot, the snapshot lists
 the files and columns. If there is no snapshot, the files are listed, and the columns are inferred from a
-sample of the records. Both ways give a `ReadPlan` with one partition for each file. After that, `plan`
+sample of the records. Both ways produce a `ReadPlan` with one partition for each file. After that, `plan`
 divides the files into the partitions that are read.
 """
 
@@ -97,8 +97,8 @@ def find(
     """Find the files and the columns of a path. In the result, each file is one partition.
 
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
-    has no files to read. Raise CorruptRecordError if a record of the sample is damaged, or if a file of the
-    snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
+    contains no files to read. Raise CorruptRecordError if a record of the sample is damaged, or if a file of
+    the snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
     """
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
@@ -131,7 +131,7 @@ def _discover_by_listing(
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
     is_checked = chosen.mask
-    if chosen.records is not None:  # a description with record counts also lists all files
+    if chosen.records is not None:  # a description with record counts lists all files
         is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
     warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
@@ -169,7 +169,9 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
 def _discover_by_snapshot(
     store: Store, snapshot: Snapshot, files: FileList, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """Take the files and columns from a snapshot. If another record type is requested, infer the columns."""
+    """Take the files and columns from a snapshot. If the caller requests another record type than that of the
+    snapshot, infer the columns.
+    """
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
@@ -276,7 +278,7 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         partitions=partitions,
         filters=predicate,
         blocks=_blocks_beside_columns(chosen),
-        # Tasks check that these files are unchanged.
+        # Tasks check that the pruned files are unchanged.
         pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),
         keys=keys,
         left_out=left_out,
@@ -293,7 +295,7 @@ def _blocks_beside_columns(files: FileList) -> FileList | None:
 
 
 def _taken(data: Any, positions: Positions) -> Any:
-    """Take elements of an array or a file list, without a copy if all are taken."""
+    """Take elements of an array or a file list, without a copy if the positions are those of all elements."""
     is_all = np.array_equal(positions, np.arange(len(data)))
     return data if is_all else data.take(pa.array(positions, pa.int64()))
 
@@ -311,8 +313,9 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # Use the blocks of a part even if its stamp has changed. No writer reuses the name of a part for
-            # other content. If the content did change, the record checksums would not match.
+            # Use the blocks of a data file of this library even if the file's stamp has changed. No writer
+            # reuses the name of such a file for other content. If the content did change, the record
+            # checksums would not match.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))
@@ -358,10 +361,10 @@ def _sample(
 
 
 def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
-    """Select the columns of the file list of a version that a read with this schema can use.
+    """Select the columns of a snapshot's file list that a read with this schema can use.
 
-    If a file may have changed since the snapshot was written, the record count becomes null. Otherwise a read
-    could lose rows because of wrong statistics or a wrong count.
+    If a file may have changed since the snapshot was written, the record count becomes null. With wrong
+    statistics or a wrong count, a read could lose rows.
     """
     names, columns = [*INFO_SCHEMA.names, "blocks", "file_records"], {"records": files["file_records"]}
     # The statistics of a column are valid only if the column is read as the stored type. If the records are
@@ -370,7 +373,7 @@ def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
         same = {*snapshot.schema.leaves} & {*schema.leaves}
         known = {statistics_name(item.name) for item in same}
         names += [name for name in files.rows.column_names if name in known]
-        # The same is true of the values in column files.
+        # Column files, too, are valid only for the stored record type.
         if COLUMN_FILE in files:
             columns[COLUMN_FILE] = pc.if_else(files["file_records"].is_valid(), files[COLUMN_FILE], None)
     return files.select(names).with_columns(columns)

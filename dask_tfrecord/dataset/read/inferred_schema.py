@@ -61,10 +61,10 @@ def infer_columns(
     """Combine the requested columns with the columns that are inferred from a sample of the records.
 
     Partition columns are not read from the records. ``take_sample`` is not called if the caller gives all
-    columns, or if a file beside the data describes all columns (``described``). Types that the caller gives
-    override described types. Warn if records that parse as messages are read as bytes, or if ``schema=``
-    seems to misspell a name. Raise SchemaError if a requested column contradicts the sample, or if no type
-    fits all values of a column.
+    columns and the record type, or if a file beside the data describes all columns (``described``). Types
+    that the caller gives override described types. Warn if records that parse as messages are read as bytes,
+    or if ``schema=`` seems to misspell a name. Raise SchemaError if a requested column contradicts the
+    sample, or if no type fits all values of a column.
     """
     requested, record_type, certain = request.requested, request.known_record_type, request.infer == "all"
     types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
@@ -242,7 +242,7 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Return one error for several features. The remedy of the error excludes all of these features."""
+    """Return one error for several features. The remedy of the error excludes all of the features."""
     first, *others = errors
     if not others:
         return first
@@ -271,7 +271,7 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
     """Raise SchemaError if a column reads the context but its feature is a feature list, or the reverse.
 
-    The column would otherwise be all null.
+    Otherwise, all values of the column would be null.
     """
     counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:
@@ -322,10 +322,10 @@ class Drift(NamedTuple):
     """A feature that has no column, or whose values the column cannot read."""
 
     name: str
-    problem: str  # begins with the name
-    type: pa.DataType  # of a column that could read the feature
+    problem: str  # a text that begins with the name of the feature
+    type: pa.DataType  # the type of a column that could read the feature
     kinds: tuple[str, ...]
-    expected: str | None  # the kind that the column reads; None without a column, or if it is null
+    expected: str | None  # the kind that the column reads; None without a column, or if the column is null
     is_in_other_map: bool  # the column reads the context but the feature is a feature list, or the reverse
     has_two_maps: bool  # some records have the feature in the context, and others in the feature lists
 
@@ -352,7 +352,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
     """Extend the error about one value, so that the error names all columns of the split that do not fit.
 
     If possible, one remedy of the new error corrects all of these columns. To find the columns, the function
-    reads the complete split again.
+    reads all records of the split a second time.
     """
     schema, options, allowed = reader.schema, reader.options, reader.known
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
@@ -379,7 +379,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
 
 
 def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
-    """Return arguments of `read_tfrecord` with which all of these features can be read."""
+    """Return arguments of `read_tfrecord` with which all features in ``drifts`` can be read."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
@@ -407,9 +407,9 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
-    """Return True if no column can read the feature both in this file and in the sampled files.
+    """Return True if no single column type fits the feature both in this file and in the sampled files.
 
-    A feature is unreadable if it has two kinds, or occurs in both the context and the feature lists.
+    No type fits a feature that has two kinds, or that occurs in both the context and the feature lists.
     """
     if drift.has_two_maps or (drift.is_in_other_map and drift.expected is not None):
         return True
@@ -434,7 +434,7 @@ def _problem(feature: FeatureSummary, column: Field) -> str:
     """Describe how a feature differs from its column, or return "" if the column can read the feature."""
     is_null = pa.types.is_null(column.type)
     wrong = [kind for kind in feature.kinds if is_null or kind != _kind(column)]
-    # Empty lists of bytes are also read as null.
+    # A column of the null type can read empty lists of bytes.
     if wrong and (feature.max_values or wrong != ["bytes"] or not is_null):
         records = ", ".join(f"{kind} in record {feature.kinds[kind].record:,}" for kind in wrong)
         return f"{feature.name!r} holds {records}, the column is {column.type}"

@@ -2,8 +2,8 @@
 
 TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``, and the file names contain the name
 of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow and TFX
-number the files of a write, such as ``train-00000-of-00002``. The files of this library also have such
-numbers, but the snapshot decides which of these files must exist.
+number the files of a write, such as ``train-00000-of-00002``. The names of this library's files contain such
+numbers, too, but the snapshot decides which files must exist.
 """
 
 import json
@@ -222,7 +222,7 @@ WantedSplits: TypeAlias = str | tuple[str, ...] | None
 # Matches names of TFDS files whose split has no description.
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 
-# Matches a path up to its last directory of a TFX split.
+# Matches a path up to the last directory whose name is that of a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
@@ -234,9 +234,9 @@ class FoundSplits:
     """The splits to which listed files belong.
 
     For each file, ``names`` contains the split, ``roots`` the directory of the dataset, and ``records`` the
-    record count in a description. Each of these values may be None. ``missing`` maps splits to the first
-    missing file that a description lists. ``descriptions`` maps each directory that TFDS describes to
-    the splits of the directory.
+    record count in a description. Each split, directory and record count may be None. ``missing`` maps splits
+    to the first missing file that a description lists. ``descriptions`` maps each directory that TFDS
+    describes to the splits of the directory.
     """
 
     listing: Listing
@@ -273,7 +273,9 @@ class FoundSplits:
                 raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
-        """Return a mask that is False for files which the description of a complete TFDS dataset lacks."""
+        """Return a mask that is False for files which the description of a complete TFDS dataset does not
+        list.
+        """
         is_listed = np.array(
             [
                 name is not None or not self.is_whole_dataset or not self.descriptions.get(root or "")
@@ -391,8 +393,8 @@ def _split_of(
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
     """Return the directories with file names of several splits, if TFDS describes these directories.
 
-    This search is needed for globs and lists of files, which do not list the description files. The listing
-    of a directory already includes the description files.
+    Only globs and lists of files need this search, because they do not list the description files. The
+    listing of a directory includes the description files.
     """
     if listing.base:
         return frozenset()
@@ -402,7 +404,7 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
             continue
         if match := _DEFAULT_NAME.fullmatch(name_of(path)):
             splits.setdefault(parent_of(path), set()).add(match[1])
-    # Files of one split from several versions of a dataset are also a mixture.
+    # Files of one split in several directories are a mixture if the directories are versions of a dataset.
     suspicious = [one for one in splits if len(splits[one]) > 1 or len(splits) > 1]
     return described_directories(store, suspicious)
 
@@ -464,9 +466,8 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
 
     ``known`` contains the value of the partition column ``split`` for each file. If ``known`` is None, the
     layout of the directories determines the splits. If ``wanted`` is None, choose all files. For a directory
-    with a complete dataset, None then means "all". For other paths, None raises an error if the layout has
-    several splits. Warn of files in a directory of TFDS that are not read, because the description does not
-    list these files.
+    with a complete dataset, None means "all". For other paths, None raises an error if the layout has several
+    splits. Warn of files in a directory of TFDS that are not read because the description does not list them.
 
     Raise TFRecordError if one path leads to several datasets, if ``wanted`` is None and one path leads to
     several splits, or if ``wanted`` names an unknown split. Raise CorruptRecordError if a file of a chosen

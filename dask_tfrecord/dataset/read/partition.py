@@ -34,16 +34,17 @@ class PlannedPartition:
     splits: tuple[Split, ...]  # in the order of their rows
     schema: Schema  # the columns of the result
     options: ReadOptions
-    partition_values: dict[str, pa.Array]  # the value that all rows have, as an array of length 1
+    partition_values: dict[str, pa.Array]  # each array contains the one value of all rows
     filters: Predicate | None = None
     filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` lacks
     # The range of row indices within the partition for each of `splits`. None means that the row indices are
     # unknown, or that they are consecutive from 0.
     row_ranges: RowRanges | None = None
-    # The features that records may have. Any other feature raises an error. None allows any feature.
+    # The features that records may have. A record with any other feature raises an error. None allows any
+    # feature.
     allowed_features: tuple[FeatureKey, ...] | None = None
-    # The files that were left out because of the statistics in a snapshot. The task checks that these files
-    # are unchanged, because the statistics of a changed file prove nothing.
+    # The files that were left out because of the statistics in a snapshot. The task checks that the pruned
+    # files are unchanged, because the statistics of a changed file prove nothing.
     pruned_files: FileList | None = None
     predicate: Predicate | None = None  # used only by `read_possible`, to leave out rows
     predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
@@ -52,7 +53,7 @@ class PlannedPartition:
         return f"Partition({self.file_names or 'no files'})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compress the splits if there are many, because their paths have much in common."""
+        """Compress the splits if there are many, because the paths of many splits have much in common."""
         state = dict(vars(self))
         if len(self.splits) > _FEW_SPLITS:
             state["splits"] = zlib.compress(pickle.dumps(self.splits), level=1)
@@ -73,12 +74,15 @@ class PlannedPartition:
         if self.filters is None:
             return table
         mask = self.outcome(self.filters, table)
-        if not pc.all(mask, skip_nulls=False).as_py():  # a filter copies all values
+        # Filter only if necessary, because `Table.filter` copies all values.
+        if not pc.all(mask, skip_nulls=False).as_py():
             table = table.filter(mask)
         return table.select(self.schema.names)
 
     def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
-        """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
+        """Return the outcome of filters for each row of a table of the partition. An error names the files of
+        the partition.
+        """
         with located(path=lambda: self.file_names):
             return filters.mask(table)
 

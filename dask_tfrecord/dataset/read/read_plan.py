@@ -66,10 +66,11 @@ class ReadPlan:
     """The files to read, the columns to read, and the division of the files into partitions."""
 
     store: Store
-    # There is at least one partition, which may be empty. The table of splits has the values of partition
-    # columns, which are the same in all splits of a partition. If the dataset has a snapshot, the table also
-    # has the column ``file_records`` and the statistics of each file. ``file_records`` is the number of
-    # records of the complete file, or null if the snapshot may not describe the present content of the file.
+    # There is at least one partition, which may be empty. The table of splits contains the values of
+    # partition columns, which are the same in all splits of a partition. If the dataset has a snapshot, the
+    # table also contains the column ``file_records`` and the statistics of each file. ``file_records`` is the
+    # number of records of the complete file, or null if the snapshot may not describe the present content of
+    # the file.
     partitions: Partitions
     schema: Schema  # all columns, including partition columns
     options: ReadOptions
@@ -79,7 +80,7 @@ class ReadPlan:
     refused_features: frozenset[str] = frozenset()
     # The files that the statistics in a snapshot alone exclude from all partitions.
     pruned_files: FileList = field(default_factory=partial(FileList.of, ()), hash=False)
-    ignored_features: frozenset[str] = frozenset()  # that records may have although no column reads them
+    ignored_features: frozenset[str] = frozenset()  # features that no column reads, but records may have
     index: Levels = ()  # the columns that were the index of the written DataFrame
     columns_name: str | None = None  # ``columns.name`` of the written DataFrame
     keys: tuple[range, ...] | None = None  # the partitions of each key, if a task reads all rows of one key
@@ -143,9 +144,9 @@ class ReadPlan:
         """Return a function that maps the index of a partition to the `Partition` that its task reads.
 
         ``schema`` contains the columns to read. ``predicate`` is a filter that Dask applies after the read.
-        The task skips splits in which no row can meet the condition, and does not filter the rows of the
+        The task skips splits in which no row can pass the predicate, and does not filter the rows of the
         remaining splits. If ``skips_rows`` is True, `Partition.read_possible` may leave out rows that do not
-        meet the condition.
+        pass.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
@@ -210,7 +211,7 @@ class ReadPlan:
         return replace(partition, pruned_files=FileList.joined([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Return True if the files of some partitions have not changed since the listing.
+        """Return True if the files of the partitions ``indices`` have not changed since the listing.
 
         Raise FileChangedError if a file has changed. Return False if the store fails, because the process
         of the optimizer may be unable to reach the store.
@@ -297,11 +298,11 @@ class ReadPlan:
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
-        """List the files that only statistics exclude. The task checks these files for changes.
+        """List the files that only statistics exclude. The task checks the excluded files for changes.
 
         ``outcomes`` are the possible outcomes of the predicate without the statistics.
         """
-        # Only the first task checks these files.
+        # Only the first task checks `self.pruned_files`.
         found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []
         if outcomes is not None:
             is_pruned = outcomes.true[self._rows(index)].copy()
@@ -442,7 +443,8 @@ _MOST_SPLITS = 10_000
 
 
 def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
-    """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last one.
+    """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last
+    partition.
 
     Return None unless every value of a partition is known to be greater than all values of the partition
     before, and the column is known to have no nulls.
@@ -463,7 +465,8 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
 
 
 def sorting_column(plan: ReadPlan) -> str | None:
-    """Return a column by which the files are sorted, with one value in most files, as labels often have.
+    """Return a column, such as a label, by which the files are sorted and that has only one value in most
+    files.
 
     The search uses only partition values and the statistics of a snapshot.
     """
@@ -480,7 +483,7 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
-    """Return the minima and maxima of a column in each split, or None if unknown or if there are nulls."""
+    """Return the minima and maxima of a column in each split, or None for unknown bounds or nulls."""
     files, name = plan.files, statistics_name(item.name)
     if item.name in plan.partition_values:
         values = files[value_name(item.name)]

@@ -26,7 +26,8 @@ from dask_tfrecord.files.storage.listing import check_unchanged
 
 logger = logging.getLogger(__name__)
 
-# If more than one in four records of a split is requested, decoding all records is faster.
+# If more than one in four records of a split is requested, decoding all records is faster than decoding only
+# the requested records.
 _DENSE = 4
 
 
@@ -38,7 +39,7 @@ def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
 
 
 class Partition(PlannedPartition):
-    """A partition that reads itself in a task."""
+    """A planned partition, with the methods that read the rows in a task."""
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """Read the rows that pass the filters.
@@ -88,7 +89,8 @@ class Partition(PlannedPartition):
         """Read some records of a partition that has one split with ``count`` records.
 
         ``wanted`` contains the indices of the records in the split, in ascending order without repetitions.
-        Raise FileChangedError if the record count of the split differs. Raise also the errors of `read`.
+        Raise FileChangedError if the record count of the split differs from ``count``. Raise also the errors
+        of `read`.
         """
         schema = self.stored_columns
         [split] = self.splits
@@ -142,7 +144,7 @@ class Partition(PlannedPartition):
                     continue
                 for split, choice in zip(splits, choices, strict=True):
                     yield from self._chosen(reads, split, choice, losses, batch_bytes)
-        # If the caller stops early, still warn of damage in the records that were read.
+        # If the caller stops early, warn of damage in the records that were read until then.
         except GeneratorExit:
             losses.report(warn)
             raise
@@ -172,7 +174,9 @@ class Partition(PlannedPartition):
             yield self.filtered(self.with_partition_values(table, self.all_columns))
 
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
-        """Read small files at once. Return None if each file must be read alone, or need not be read."""
+        """Read several small files together. Return None if each file must be read alone, or need not be
+        read.
+        """
         if len(splits) == 1 or self.known_count(splits[0]) is not None:
             return None
         found = self.reader.read_together(splits)
@@ -197,7 +201,7 @@ class Partition(PlannedPartition):
             self._check_rows(split, rows)
 
     def _check_rows(self, split: Split, rows: int) -> None:
-        """Log the row count of a split. Raise if the count differs from the known count."""
+        """Log the row count of a split. Raise CorruptRecordError if the count is not the known count."""
         self._log_rows(split, rows)
         if split.records not in (None, rows) and not self.options.damage.skips:
             raise wrong_number(self.store.public(split.file.path), rows, split.records)
@@ -209,7 +213,7 @@ class Partition(PlannedPartition):
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:
-        """Replace a SchemaError in the ``with`` block by an error that explains its cause."""
+        """Replace a SchemaError in the ``with`` block by an error that explains the cause."""
         try:
             yield
         except SchemaError as error:
@@ -230,11 +234,11 @@ class SplitReport:
 
     file: str
     read: Read  # "snapshot" if only the number of records is needed
-    rule: str  # the reason
-    stored_bytes: int  # of the file or part
-    data_bytes: int = 0  # that are read of the data file
-    column_bytes: int = 0  # that are read of the column file
-    rows: int | None = None  # that are read, if known
+    rule: str  # the reason for `read`
+    stored_bytes: int  # the stored size of the file or part
+    data_bytes: int = 0  # the bytes that are read of the data file
+    column_bytes: int = 0  # the bytes that are read of the column file
+    rows: int | None = None  # the number of rows that are read, or None if unknown
     column_file: str | None = None  # the path relative to the root of the dataset
     files: int = 1  # greater than 1 only for files that are left out together
 

@@ -36,13 +36,13 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 class RequestedColumns:
     """The columns that the caller requests, with their types."""
 
-    types: dict[str, pa.DataType] = field(default_factory=dict)  # the types that ``schema=`` gives
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # the types in ``schema=``
     is_whole_schema: bool = False  # True: read only the columns of `types`, in this order
     hive: bool = True  # True: read directory names as partition columns
-    # The types that ``hive=`` gives to partition columns. The values of these columns come from the directory
-    # names, even if the records have features of the same names.
+    # The types of partition columns in ``hive=``. The values of these columns come from the directory names,
+    # even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
-    # The columns of a complete schema, which also have categories and the stored forms of TFDS.
+    # The columns of a complete schema, including categories and the stored forms of TFDS.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None  # the type that a complete schema states
     excluded: frozenset[str] = frozenset()  # the columns that ``schema=`` maps to None
@@ -126,7 +126,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     for name in requested.hive_types:
         if name not in partition_names:
             raise unknown_column("hive", name, partition_names, "no directory has the partition column")
-    # In a schema of another library, the name of a column may differ from the names of its features.
+    # In a schema of another library, the name of a column may differ from the names of the column's features.
     features = {feature.name for item in schema.fields for feature in item.features}
     forms = {name: item for name, item in requested.given.items() if item.form is not None}
     stored = {name for name, item in forms.items() if features.issuperset(one.name for one in item.features)}
@@ -160,7 +160,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[str, object] | None:
-    """Return the properties of a time type that give a stored integer its meaning; None for other types."""
+    """Return the properties of a time type that define the meaning of integers, or None for other types."""
     return (family(type_), getattr(type_, "unit", str(type_))) if is_temporal(type_) else None
 
 
@@ -193,8 +193,8 @@ Infer = Literal["sample", "all"]
 class ReadRequest:
     """The data that the caller requests with the keywords of `read_tfrecord`."""
 
-    # None means all columns. The read also needs the columns that `filters` names. Errors that concern only
-    # unneeded columns are not raised.
+    # None means all columns. The read needs the columns that `filters` names in addition to these columns.
+    # Errors that concern only unneeded columns are not raised.
     columns: Iterable[str] | None = None
     schema: GivenSchema | None = None
     hive: GivenHive = True
@@ -207,8 +207,8 @@ class ReadRequest:
     labels: Labels = "names"
     options: ReadOptions = field(default_factory=ReadOptions)
     blocksize: int | None = None  # the most stored bytes of a partition; None makes each file a partition
-    whole_files: bool = False  # files that a snapshot lists are not split
-    # The partition columns that form a key. If there are any, each file becomes one partition, and
+    whole_files: bool = False  # True: do not split files that a snapshot lists
+    # The partition columns that form a key. If the tuple is not empty, each file becomes one partition, and
     # `ReadPlan.keys` lists the partitions of each key.
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
@@ -297,7 +297,9 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Append the partition columns to a schema. A requested complete schema sets the order."""
+    """Append the partition columns to a schema. If a complete schema is requested, it sets the order of the
+    columns.
+    """
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
         return columns
@@ -306,7 +308,9 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a feature with the name of a partition column, if the user chose neither."""
+    """Return the exception for a feature with the name of a partition column, if the user has not chosen one
+    of them.
+    """
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",

@@ -74,9 +74,9 @@ def _call_each(function: Callable[[Split], Result], splits: Sequence[Split]) -> 
 _FILES = 5
 _RECORDS = 100_000
 
-# If the sample leaves a column without a type, additional files are read. These are the limits for the stored
-# bytes, the files, and the windows of each file. Windows need a limit because a small file may decompress to
-# many bytes.
+# If the sample leaves a column without a type, additional files are read. The next three constants limit the
+# stored bytes, the files, and the windows of each file. Windows need a limit because a small file may
+# decompress to many bytes.
 _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
 _MORE_WINDOWS = 64
@@ -139,7 +139,7 @@ def _sample_splits(
 
 
 def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOptions) -> Sample:
-    """Merge samples, and raise SchemaError if they have more features than the options allow."""
+    """Merge samples. Raise SchemaError if the merged sample has more features than the options allow."""
     merged = reduce(Sample.merged, samples, Sample(record_type))
     count = len(merged.features)
     if options.max_features is not None and count > options.max_features:
@@ -150,7 +150,7 @@ def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOpti
 def _choose(files: FileList) -> list[int]:
     """Choose a few of the files. Return the indices of these files in ascending order.
 
-    The choice is the same for the same files. Empty files are chosen only if all files are empty.
+    For the same files, the choice is always the same. Empty files are chosen only if all files are empty.
     """
     sizes = files["bytes"].to_pylist()
     rows = [at for at, size in enumerate(sizes) if size is None or size > _EMPTY_BYTES] or range(len(sizes))

@@ -33,8 +33,8 @@ def known_schema(
 
     These values are converted: the path of a ``schema.pbtxt``, of a ``features.json`` or of a directory with
     one of these files, a ``Schema`` message of TensorFlow Metadata, and a mapping from names to feature specs
-    of TensorFlow. The path of a directory with a snapshot gives the `Snapshot`. Raise FileNotFoundError if
-    the path does not exist, and SchemaError if the schema is not valid, or if no column can express a
+    of TensorFlow. For the path of a directory with a snapshot, return the `Snapshot`. Raise FileNotFoundError
+    if the path does not exist, and SchemaError if the schema is not valid, or if no column can express a
     feature.
     """
     if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
@@ -72,7 +72,7 @@ def _of_path(
     if store.fs.exists(store.join(tensorflow_schemas.SCHEMA_FILE)):
         return tfmd_schema(store, store.join(tensorflow_schemas.SCHEMA_FILE))
     if store.fs.isdir(store.root):
-        return open_version(store, None)  # raises
+        return open_version(store, None)  # raises, because there is no snapshot
     raise SchemaError(
         f"schema={without_credentials(os.fspath(path))!r} is not a schema",
         'pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '

@@ -65,7 +65,9 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists. The group's sections in the files of one list may be read at once."""
+    """Divide spill files into lists. The group's sections in the files of one list are small enough to be
+    read at once.
+    """
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
     for spill in spills:
@@ -107,7 +109,8 @@ def _largest(spills: Sequence[Spill]) -> int:
 def _whole_bytes(spills: Sequence[Spill]) -> int:
     """Return the largest total size, in bytes, at which sections are read with one request each.
 
-    This size is safe, because the task that wrote the largest spill file held about as many bytes in memory.
+    Sections of this total size fit into memory, because the task that wrote the largest spill file held about
+    as many bytes.
     """
     largest = _largest(spills)
     return max(pass_bytes(largest), int(_WHOLE_SHARE * largest))
@@ -119,10 +122,11 @@ def _whole_bytes(spills: Sequence[Spill]) -> int:
 class _Section(NamedTuple):
     """A section of a spill file, with rows for one target partition or for one group.
 
-    Both starts are byte offsets in the file. ``tail`` is the end of the section: the index, or the complete
-    section. ``pieces`` lists the size in bytes, the checksum, the row count and the first row id of each
-    piece. ``directories`` lists the partition values and the row count of each directory, in the order of
-    the rows. ``numbers`` contains the index of each directory among the directories of all sections.
+    ``start`` and ``tail_start`` are byte offsets in the file. ``tail`` is the end of the section: only the
+    index, or the complete section. ``pieces`` lists the size in bytes, the checksum, the row count and the
+    first row id of each piece. ``directories`` lists the partition values and the row count of each
+    directory, in the order of the rows. ``numbers`` contains the index of each directory among the
+    directories of all sections.
     """
 
     path: str
@@ -134,7 +138,7 @@ class _Section(NamedTuple):
     numbers: Unsigned
 
     def numbers_of(self, positions: Positions) -> Unsigned:
-        """Return the directory number of the row at each of these positions in the section."""
+        """Return the directory number of the row at each of the ``positions`` in the section."""
         ends = np.cumsum(self.directories[ROWS].to_numpy())
         return self.numbers[np.searchsorted(ends, positions, side="right")]
 
@@ -165,7 +169,7 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
 
 
 def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
-    """Number the directories of all sections. Return the directories, and the sections with these numbers."""
+    """Number the directories of all sections. Return the directories, and the sections with the numbers."""
     if not sections:
         return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
     every = pa.concat_tables([section.directories for section in sections])
@@ -185,7 +189,7 @@ class _Piece(NamedTuple):
     """A piece of a section: some consecutive rows. Pieces sort by their first rows.
 
     ``directory`` and ``key`` are the directory number and the sort key of the first row. ``first`` is the
-    position of this row in the section. ``offset`` is the byte offset of the piece in the spill file.
+    position of the first row in the section. ``offset`` is the byte offset of the piece in the spill file.
     """
 
     directory: int
@@ -234,7 +238,7 @@ def _merge(
     for first, last in pairwise(_pass_bounds(pieces, size)):
         limit = pieces[last] if last < len(pieces) else None
         held = yield from _merge_pass(run, sections, pieces[first:last], limit, seed, held)
-        # Otherwise Arrow would keep this memory during the next pass.
+        # Without this call, Arrow would keep the memory of the pass during the next pass.
         pa.default_memory_pool().release_unused()
 
 

@@ -7,8 +7,8 @@ the final order. The task of a target partition merges the sections of the parti
 
 If one round would need very many sections, the rows move in two rounds (`Route`). In two rounds, the spill
 file of a source partition has a section for each group of target partitions. Further tasks read the sections
-of one group from some of these files, and write spill files with a section for each target partition of the
-group. One round and two rounds write the same rows to a target partition in the same order, because the
+of one group from some of the spill files, and write spill files with a section for each target partition of
+the group. One round and two rounds write the same rows to a target partition in the same order, because the
 target partition and the sort key of a row depend only on the id and the partition values of the row.
 """
 
@@ -33,8 +33,8 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
 
-# Rows move in one round if this round needs at most this many sections. Writing and reading a section takes
-# as much processor time as a second round takes for about 50 KB of rows.
+# Rows move in one round if one round needs at most this many sections. Writing and reading a section takes as
+# much processor time as a second round takes for about 50 KB of rows.
 _MOST_SECTIONS = 1 << 18
 
 
@@ -56,9 +56,9 @@ class Route(NamedTuple):
 
     In one round, all target partitions are one group, and every source partition spills rows for each target
     partition. In two rounds, every source partition spills rows for each group of ``width`` target
-    partitions. The rows for a target partition are in section ``target % width`` of group
-    ``target // width``. For each group, the second round has ``chunks`` tasks. Each of these tasks reads the
-    sections of ``chunk`` source partitions.
+    partitions. The rows for ``target`` are in section ``target % width`` of group ``target // width``. For
+    each group, the second round has ``chunks`` tasks. Each task of the second round reads the sections of
+    ``chunk`` source partitions.
     """
 
     groups: int
@@ -181,8 +181,8 @@ def write_group(
 ) -> Spill:
     """Write rows of a group to a spill file with a section for each target partition of the group.
 
-    ``table`` must have the row ids and all columns. A reader will merge the sections of about ``count`` spill
-    files.
+    ``table`` must contain the row ids and all columns. A reader will merge the sections of about ``count``
+    spill files.
     """
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width
@@ -212,7 +212,9 @@ def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, 
 
 
 def pass_bytes(partition_bytes: int) -> int:
-    """Return how many bytes one pass of a merge may read, for source partitions of this size."""
+    """Return how many bytes one pass of a merge may read, if source partitions have ``partition_bytes``
+    bytes.
+    """
     return max(_LEAST_PASS_BYTES, partition_bytes // 2)
 
 
@@ -236,7 +238,7 @@ def _write_pieces(
 class Directories(NamedTuple):
     """The partition directories of a table, sorted by name, and the directory number of each row.
 
-    Without partition columns, there is one directory with an empty name. ``values`` has one row for each
+    Without partition columns, there is one directory with an empty name. ``values`` contains one row for each
     directory.
     """
 
@@ -267,7 +269,8 @@ class Directories(NamedTuple):
 
 
 class _SortedRows(NamedTuple):
-    """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed gives.
+    """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed
+    determines.
 
     ``table`` contains the rows in their original order, and ``order`` the row indices in sorted order.
     ``bounds`` contains the index of the first sorted row of each section, followed by the row count. The key
@@ -331,7 +334,9 @@ def source_of(row_id: int) -> tuple[int, int]:
 
 
 class Batches:
-    """The batches of a table. The methods take rows by position, in pieces of limited size."""
+    """The batches of a table. The methods take rows out of the batches by position, in pieces of limited
+    size.
+    """
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()
@@ -340,7 +345,7 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """Return how many rows have this total size in bytes: at least 1 and at most 65,536."""
+        """Return how many rows have a total of about ``size`` bytes: at least 1 and at most 65,536."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:

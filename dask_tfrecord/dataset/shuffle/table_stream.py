@@ -1,9 +1,9 @@
 """Write a stream of tables in this process, without Dask: in one commit, or in several commits.
 
-A write with one commit may shuffle the rows. The number of tables is known only at the end of the
-stream. Therefore the stream is the only partition of the write, and each table adds files to this partition.
-A shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the
-shuffle divides the rows among as many target partitions as there were tables. This is the second of the two
+A write with one commit may shuffle the rows. The number of tables is known only at the end of the stream.
+Therefore the stream is the only partition of the write, and each table adds files to this partition. A
+shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the shuffle
+divides the rows among as many target partitions as there were tables. This division is the second of the two
 rounds that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows
 wait in memory and then in staged files, and each commit is one run. The caller of the `Appender` decides when
 to commit, and passes tables.
@@ -71,16 +71,17 @@ class Appender:
 
     @property
     def rows(self) -> int:
-        """The number of rows since the last commit."""
+        """The number of rows that were added since the last commit."""
         return sum(entry.records for entry in self._entries) + sum(map(len, self._waiting))
 
     @property
     def bytes(self) -> int:
-        """The bytes that the rows since the last commit took in memory."""
+        """The size in memory, in bytes, of the rows that were added since the last commit."""
         return self._staged_bytes + self._waiting_bytes
 
     def widen(self, plan: WriteRun) -> None:
-        """Set the plan of the next runs. In this run, columns with only nulls get the types of the plan.
+        """Set the plan of the next runs. In the current run, columns with only nulls get the types of the
+        plan.
 
         The method copies the plan, because the caller of `Writer` may change the memory of categories.
         """
@@ -98,7 +99,7 @@ class Appender:
         self.metadata |= metadata
 
     def stage_full_files(self) -> None:
-        """If many rows wait, write rows to staged files.
+        """If many rows wait in memory, write rows to staged files.
 
         If writing fails, the unwritten rows still wait, and the next call tries again.
         """
@@ -143,7 +144,8 @@ class Appender:
             assert self.plan is not None  # the caller has set the plan
             newest = self.snapshot
             self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
-            if newest is not None and not self._operation.sets_columnar:  # another write may change this
+            # Another write may have changed the columns that column files store.
+            if newest is not None and not self._operation.sets_columnar:
                 self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
         return self._run
@@ -155,7 +157,7 @@ class Appender:
 
     def _stage(self, least: int = 0) -> None:
         """Write rows to files that readers do not see yet, until fewer than ``least`` bytes wait."""
-        if self._is_committing:  # files that a run gets after its commit would be lost
+        if self._is_committing:  # files that are added to a run after the commit would be lost
             self._commit_run()
         while self._waiting and self._waiting_bytes >= least:
             ends = np.cumsum([table.nbytes for table in self._waiting])
@@ -182,7 +184,7 @@ class Appender:
             snapshot = commit(run, self._operation, entries, known=self.newest)
         except TFRecordError:
             raise
-        except Exception as error:  # another attempt often succeeds, and always finds an earlier success
+        except Exception as error:  # a second attempt often succeeds, and always finds an earlier success
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
             snapshot = commit(run, self._operation, entries)
         self.newest = Newest.of(run.store, snapshot)
@@ -195,7 +197,9 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table, because the caller may change the memory. The stream format also copies categories."""
+    """Copy a table, because the caller may change the table's memory. Arrow's stream format copies
+    categories, too.
+    """
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table.unify_dictionaries())
@@ -205,8 +209,8 @@ def _copied(table: pa.Table) -> pa.Table:
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
     """Raise SchemaError for values that a record or a directory name cannot store.
 
-    Rows that pass this check can wait together with other rows. The error contains the index of the row in
-    the tables, and ``title`` as the path.
+    Rows that pass the check can wait for a commit together with other rows. The error contains the index of
+    the row in the tables, and ``title`` as the path.
     """
     first, keys = 0, run.partition_on
     for table in tables:
@@ -284,7 +288,8 @@ def write_shuffled(
 
 
 def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> Iterator[pa.Table]:
-    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. Without rows, yield one empty table.
+    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. If there are no rows, yield one empty
+    table.
 
     If ``max_rows`` limits the rows of a file, each large table ends where a file is full.
     """

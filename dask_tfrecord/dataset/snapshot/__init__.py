@@ -1,3 +1,3 @@
-"""Define what a snapshot of a dataset contains, how its Parquet file stores the content, and which files of
+"""Define what a snapshot of a dataset contains, how a Parquet file stores the snapshot, and which files of
 the dataset are committed.
 """

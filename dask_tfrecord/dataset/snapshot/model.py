@@ -1,7 +1,8 @@
 """Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies the file.
 
-A snapshot is stored as a Parquet file, so any tool can read it. All paths in a snapshot are relative to the
-directory of the dataset. A reader never executes the content of a snapshot and never opens it as a URL.
+A snapshot is stored as a Parquet file, which other tools can read. All paths in a snapshot are relative to
+the directory of the dataset. A reader never executes the content of a snapshot, and never opens the content
+as a URL.
 """
 
 import html
@@ -84,13 +85,14 @@ class Snapshot:
     columns_name : str, optional
         The name of the column labels of the DataFrame (``columns.name``).
     columnar : tuple of str or "scalars", optional
-        The columns that writes also store in column files, or None if writes create no column files.
+        The columns that writes store in column files in addition to the data files, or None if writes create
+        no column files.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
         `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with
         these names. The string is empty if the kind is unknown.
     details : str
-        More about the write, such as how many rows a `delete` removed, or which version a `restore` restored.
+        Details of the write, such as how many rows a `delete` removed, or which version a `restore` restored.
     created : datetime, optional
         When the snapshot was created, in UTC, by the clock of the process that committed the write. None if
         the time is unknown.
@@ -218,7 +220,7 @@ class Commit:
     rows, files, bytes : int
         The totals of the version: its rows, its data files, and the stored size of these files in bytes.
     details : dict
-        What the call has done. The documentation of the called function describes the items.
+        What the function has done. The documentation of the function describes the items.
     """
 
     version: int
@@ -244,7 +246,7 @@ def history_of(store: Store) -> pd.DataFrame:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Join names with commas. Of many names, list only the first, and say how many more there are."""
+    """Join names with commas. If there are many names, list only the first names, and count the others."""
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 

@@ -23,8 +23,8 @@ SUCCESS = "_SUCCESS"
 # The file in a run's staging directory that lists the files which the run's commit removes.
 REPLACED = "replaced.json"
 
-# The file in a run's staging directory that lists the files which the run's commit moves to `KEPT`, because
-# only earlier versions list these files, or back from `KEPT`.
+# The file in a run's staging directory that lists the files which the run's commit moves to the directory
+# `KEPT`, or back to their original paths.
 MOVED = "kept.json"
 
 # The name of the empty file in a run's staging directory that hides the run's uploaded files from readers.
@@ -33,11 +33,12 @@ STARTED = "started"
 # The name of the empty file in a run's staging directory that forbids the commit of the run.
 REFUSED = "refused"
 
-# The prefix of some empty files in a run's staging directory. Each of these files marks an attempt at the
-# commit that has not ended. The file of a killed attempt stays.
+# The prefix of the names of the empty files in a run's staging directory that mark unfinished attempts at the
+# commit. The file of a killed attempt stays.
 ATTEMPT = "attempt-"
 
-# The directory of the files that only earlier versions list. Each file keeps its path below this directory.
+# The directory of the data files that only versions before the newest list. Below this directory, a file
+# keeps the path that the file had in the dataset.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 
 # The longest file name that common filesystems allow, in bytes.
@@ -80,11 +81,12 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
 def closed_column_files(store: Store) -> list[str]:
     """Return the paths of the column files that belong to no open run, relative to the root.
 
-    Read the snapshots after this call. If no snapshot lists a returned file, the run of the file has failed,
-    or a commit has replaced the data files of the column file.
+    Read the snapshots after calling this function. If no snapshot then lists a returned file, the run of the
+    file has failed, or a commit has replaced the data files of the column file.
     """
     paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    # A run opens before it writes files. So a listing of the runs after the files misses no open run.
+    # A run creates its staging directory before other files. So listing the runs after the files misses no
+    # open run.
     runs = open_runs(store) if paths else []
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
@@ -112,7 +114,8 @@ def _is_file_path(value: object) -> bool:
 
 
 def stored_paths(store: Store, name: str) -> list[str]:
-    """Return the paths that a JSON file in the metadata directory lists. A missing file lists no paths.
+    """Return the paths that a JSON file in the metadata directory lists. If the JSON file does not exist,
+    return no paths.
 
     Raise TFRecordError if the JSON file is damaged.
     """

@@ -3,7 +3,7 @@
 In memory, the values of each partition column and the statistics of each data column are separate columns of
 the file list, so that file lists can be concatenated. In the Parquet file, two structs contain the values and
 the statistics; docs/format.md specifies the file. A snapshot's Parquet file stores the complete file list, or
-only the files that the list of another snapshot lacks.
+only the files that an earlier snapshot (the base) does not list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,9 +43,9 @@ from dask_tfrecord.files.storage.file_list import (
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The names of the columns that column files also store. "scalars" stands for all columns of numbers,
-# booleans, dates, times and text, except lists. With an empty tuple, column files store only the offsets of
-# records.
+# The names of the columns that column files store in addition to the data files. "scalars" stands for all
+# columns of numbers, booleans, dates, times and text, except lists. With an empty tuple, column files store
+# only the offsets of records.
 Columnar: TypeAlias = tuple[str, ...] | Literal["scalars"]
 
 
@@ -100,7 +100,7 @@ def parse_columnar(stored: Any) -> Columnar | None:
 
 _BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in Block._fields])
 
-# The columns that every snapshot's Parquet file has.
+# The columns that every snapshot's Parquet file contains.
 _TABLE = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -117,7 +117,8 @@ _VALUES = "partition"
 
 _NULLS = pa.field("nulls", pa.int64())
 
-# Matches every path that leads out of the dataset, and some other paths. `is_inside` then checks each match.
+# Matches every path that leads out of the dataset, and some valid paths. `is_inside` then checks each
+# matching path.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
@@ -191,7 +192,9 @@ def _block_numbers(files: FileList) -> tuple[list[npt.NDArray[np.int64]], npt.ND
 
 
 def _by_column(files: Sequence[FileEntry]) -> dict[str, Sequence[ColumnStatistics | None]]:
-    """Map each column to its statistics in each file. A file without statistics of the column has None."""
+    """Map each column to its statistics in each file. For a file without statistics of the column, the value
+    is None.
+    """
     names = [tuple(column.name for column in file.statistics) for file in files]
     if len({*names}) == 1:  # always true for the files of one write
         return dict(zip(names[0], zip(*(file.statistics for file in files), strict=True), strict=True))
@@ -311,8 +314,8 @@ def _checked_column_files(stored: pa.ChunkedArray) -> pa.StructArray:
 def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
     """Return, for each file, the version that added the newest row of the file.
 
-    The stored version is null for files that the snapshot itself adds. If the column is missing, because the
-    program that wrote the snapshot did not know the column, all files count as added by the snapshot.
+    The stored version is null for files that the snapshot itself adds. If the program that wrote the snapshot
+    did not store the column of versions, all files count as added by the snapshot.
     """
     if VERSION not in stored.column_names:
         return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
@@ -408,7 +411,7 @@ def rows_of_run(files: FileList, run: str) -> FileList:
     return candidates.filter(np.array([run_of(path) == run for path in candidates.paths], bool))
 
 
-# The path and the CRC-32C of a file, which distinguish the file from all others.
+# The path and the CRC-32C of a file, which distinguish the file from all other files.
 Identity: TypeAlias = tuple[str, int]
 
 
@@ -434,7 +437,7 @@ def with_known_versions(files: FileList, known: FileList) -> FileList:
 def by_directory(files: FileList) -> FileList:
     """Make the files of each directory adjacent in a file list. Within a directory, keep their order."""
     paths = files["path"]
-    # A regular expression would take three times as long.
+    # A regular expression would take three times as long as `split_pattern`.
     parents = pc.list_element(pc.split_pattern(paths, "/", max_splits=1, reverse=True), 0)
     directories = pc.if_else(pc.match_substring(paths, "/"), parents, b"")
     codes = directories.combine_chunks().dictionary_encode().indices.to_numpy()

@@ -43,8 +43,8 @@ Levels = tuple[tuple[str, str | None], ...]
 # The keys of a version's totals in the JSON metadata.
 TOTALS = ("files", "records", "bytes")
 
-# A snapshot stores the ids of at most this many earlier writes. A write that is repeated after more other
-# writes is not recognised as a repetition.
+# A snapshot stores the ids of at most this many earlier writes. A repetition of an older write is recognised
+# only if the dataset keeps the version or files of that write.
 _MOST_ANCESTORS = 100
 
 
@@ -121,7 +121,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def totals(files: FileList) -> dict[str, int]:
-    """Return how many files, records and bytes a file list contains, for readers that skip the list."""
+    """Return how many files, records and bytes a file list contains, so that readers need not read it."""
     sums = (pc.sum(files[name]).as_py() or 0 for name in ("records", "bytes"))
     return dict(zip(TOTALS, (len(files), *sums), strict=True))
 
@@ -185,7 +185,7 @@ def strict_json(text: bytes) -> dict[str, Any]:
 _NAME = re.compile(r"\d{8}\.parquet")
 
 # The only format version that this library reads and writes. A change of the format that this library would
-# misunderstand requires a new version.
+# misunderstand requires a new format version.
 FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
@@ -201,7 +201,8 @@ _MOST_NUMBERS = 12
 class Part:
     """The content of a snapshot's Parquet file.
 
-    ``files`` are the files that the base does not list. Without a base, ``files`` are all files.
+    ``files`` lists the data files that the base does not list. If there is no base, ``files`` lists all data
+    files.
     """
 
     number: int
@@ -237,7 +238,9 @@ def readable_versions(store: Store) -> list[int]:
 
 
 def version_names(numbers: Sequence[int]) -> str:
-    """Return a text that lists versions. Of many versions, name only the first and the last."""
+    """Return a text that lists versions. If there are many versions, name only the first and the last
+    version.
+    """
     few = len(numbers) <= _MOST_NUMBERS
     return ", ".join(map(str, numbers)) if few else f"{numbers[0]} to {numbers[-1]}"
 
@@ -313,7 +316,7 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     except (pa.ArrowException, ValueError) as error:
         raise invalid_snapshot(error, part.path) from error
     stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
-    custom = {**part.fields["custom_metadata"]}  # the caller may change the dict
+    custom = {**part.fields["custom_metadata"]}  # copy the dict, because the caller may change it
     return {
         **part.fields,
         "custom_metadata": custom,
@@ -380,8 +383,8 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
 def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     """Encode the fields of a snapshot, as `assemble` returns them, as the content of a Parquet file.
 
-    If ``delta`` is True, store only the files that the base does not list, unless there are too many. The
-    dataset must then keep the file of the base.
+    If ``delta`` is True, store only the data files that the base does not list, unless too many files were
+    added. The dataset must then keep the Parquet file of the base.
     """
     files, stored, base = fields["file_list"], fields["stored"], None
     if delta and stored is not None and stored.is_delta(files):
@@ -393,7 +396,7 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     table = to_stored(files, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
-    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time. Dictionary
+    # Readers read the complete snapshot file, so Parquet's column statistics would only cost time. Dictionary
     # encoding only helps for the paths of column files, because many data files may share a column file.
     pq.write_table(
         table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=["columns.path"]
@@ -409,8 +412,8 @@ _TAIL_BYTES = 1 << 16
 def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Map each version to the JSON metadata of its Parquet file.
 
-    The result lacks versions that do not exist, are damaged, have another format version, or have longer
-    metadata than usual. `read_version` reads these versions or raises.
+    The result lacks versions that do not exist, are damaged, have another format version, or have a Parquet
+    footer longer than `_TAIL_BYTES`. For such a version, `read_version` returns the content or raises.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
     count = len(paths)

@@ -1,7 +1,7 @@
 """Find the committed files: files in a snapshot and files of other tools, but not files of an open run.
 
-A commit moves the files that only earlier versions list to the directory ``kept``. This module also finds
-files there.
+A commit moves the files that only older versions list to the directory ``kept``. This module finds files both
+there and at their original paths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,8 +51,8 @@ from dask_tfrecord.files.storage.store_failures import redact_errors
 def with_kept_paths(store: Store) -> Store:
     """Return a store that finds files which a commit has moved to the directory of kept files, or back.
 
-    A reader can then still read the files of its plan after a commit that keeps earlier versions has replaced
-    these files.
+    With this store, a reader can read the files of a plan even after a commit has replaced the files, if the
+    commit keeps older versions.
     """
     return replace(store, elsewhere=_kept_paths)
 
@@ -72,7 +72,7 @@ def kept_files(store: Store) -> FileList:
 def _found_or_kept(store: Store, listed: FileList) -> tuple[FileList, FileList]:
     """Find the files of a snapshot at their paths, or in the directory of kept files.
 
-    Return what `find_listed` returns for the directory of the dataset.
+    Also return the other visible files in the directory of the dataset, as `find_listed` does.
     """
     names = listed.names
     files, others = find_listed(store, names)
@@ -94,7 +94,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
     """Check that the files of a snapshot exist with the right sizes. Return these files, as
     `listed_and_others` does.
 
-    Raise CorruptRecordError if a file is missing, or if its size differs from the snapshot. Raise
+    Raise CorruptRecordError if a file is missing, or has another size than the snapshot states. Raise
     TFRecordError if the directory contains files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
@@ -113,13 +113,14 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[str]]:
     """Return the files of a snapshot as they are now, and the paths of all other visible files.
 
-    The files have the columns of the snapshot's file list, but the paths, sizes and stamps of the store. The
-    column ``file_records`` contains the number of records of each file, or null if the file may have changed
-    since the snapshot was written, because the statistics of a changed file prove nothing. If the snapshot
-    stores no stamp for a file, only the size can be compared.
+    The returned list has the columns of the snapshot's file list, but the paths, sizes and stamps come from
+    the store. The column ``file_records`` contains the record count of each file. The count is null if the
+    file may have changed since the snapshot was written, because the statistics of a changed file prove
+    nothing. If the snapshot stores no stamp for a file, only the size can be compared.
 
-    The other paths, relative to the root, leave out files that are clearly not TFRecord files. Raise
-    CorruptRecordError if a file of the snapshot is missing, or if its size differs from the snapshot.
+    The other paths are relative to the root, and do not include files that are clearly not TFRecord files.
+    Raise CorruptRecordError if a file of the snapshot is missing, or has another size than the snapshot
+    states.
     """
     listed = snapshot.file_list
     files, others = _found_or_kept(store, listed)
@@ -141,14 +142,17 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[
 
 
 def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
-    """Return a mask: True for each missing file. On a local disk, broken links have a path but no size."""
+    """Return a mask that is True for each missing file. On a local disk, a broken link has a path but no
+    size.
+    """
     return files["path" if store.is_remote else "bytes"].is_null()
 
 
 def _lost_file(
     store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
 ) -> CorruptRecordError:
-    """Return the exception for a file of a snapshot that is missing or has another size.
+    """Return the exception for a file of a snapshot that is missing or has another size than the snapshot
+    states.
 
     For a missing file, the exception also names the other missing files.
     """
@@ -167,7 +171,7 @@ def _lost_file(
 def missing_files(store: Store, snapshot: Snapshot) -> FileList:
     """Return the files of a snapshot that do not exist."""
     listed = snapshot.file_list
-    for _ in range(2):  # the second search finds files that were moved back to their paths during the first
+    for _ in range(2):  # the second search finds files that were moved back during the first search
         files, _ = _found_or_kept(store, listed)
         listed = listed.filter(_are_missing(store, files))
     return listed
@@ -177,7 +181,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
     """Return the snapshot of one version of a dataset, and the list of its files.
 
     The directory may also contain files of other versions. Raise FileNotFoundError if the dataset lacks this
-    version, and CorruptRecordError if a file of the version is missing or has another size.
+    version, and CorruptRecordError if a file of the version is missing or has changed in size.
     """
     snapshot = open_version(store, number)
     try:
@@ -195,9 +199,9 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
 def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, FileList] | None:
     """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
-    ``known`` is the newest snapshot, if the caller has just read it. If an overwrite replaces the files
-    meanwhile, return the snapshot of the overwrite. Raise the same errors as `snapshot_files`, and
-    TFRecordError if the snapshot is damaged.
+    ``known`` is the newest snapshot if the caller has just read this snapshot, or else None. If an overwrite
+    replaces the files meanwhile, return the snapshot of the overwrite. Raise the same errors as
+    `snapshot_files`, and TFRecordError if the snapshot is damaged.
     """
     snapshot = known or find_snapshot(store)
     while snapshot is not None:
@@ -219,12 +223,13 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     their full names.
 
     Raise FileNotFoundError if no file is committed. Raise TFRecordError if there is no snapshot and files of
-    a write are missing. Only warn of missing files if the directory also lacks the metadata of a dataset.
+    a write are missing. If the directory of the files has no metadata of a dataset, only warn of the missing
+    files.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
     known_roots: dict[str, bool] = {}
-    parts: dict[str, list[str]] = {}  # maps the root of each dataset to the paths of its data files
+    parts: dict[str, list[str]] = {}  # maps each dataset's root to the data files of the dataset
     for path in files.paths:
         if is_part(path) and path not in listing.spelled_out:
             root = _dataset_root(store, parent_of(path), known_roots)
@@ -289,9 +294,9 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
-    """Raise if a restore has not yet moved all files of the newest version back to their paths.
+    """Raise TFRecordError if a restore has not yet moved all files of the newest version back to their paths.
 
-    A listing of the directory would lack these files.
+    A listing of the directory would lack the files that were not moved back.
     """
     kept = listed_files(snapshot).intersection(kept_files(store).names)
     if kept and (missing := kept.difference(list_directory(store).names)):
@@ -312,7 +317,7 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
-        # Partition directories prove nothing: a partition of a write need not have a file in every directory.
+        # Do not check partition directories: a partition of a write need not have a file in every directory.
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     incomplete = [files for (_, count), files in writes.items() if len(files) < count]
@@ -344,7 +349,7 @@ def visible_files(
     """List the files in the root of the store, except files of open runs and files that a commit replaces.
 
     ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
-    necessary. ``listed`` is a listing of the files, if the caller already has one.
+    necessary. ``listed`` is an existing listing of the files. If it is None, the function lists the files.
     """
     files = list_directory(listed or store)
     runs = open_runs(listed or store) if len(files) else []
@@ -357,7 +362,7 @@ def visible_files(
 def _unread_paths(
     store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
 ) -> set[str]:
-    """Return the paths of the files that readers ignore, given the ids of the open runs.
+    """Return the paths of the files that readers ignore. ``runs`` contains the ids of the open runs.
 
     Readers ignore the data files of uncommitted runs, and the files that a commit is replacing.
     """

@@ -56,7 +56,7 @@ _ADD = (
     Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
 )
 
-# The problem and the advice for a column that only one of the two has.
+# The problem and the advice for a column that is missing in the dataset, or in the rows.
 _NEW = "the rows have this column, the dataset does not", "leave the column out of the rows"
 _MISSING = "the dataset has this column, the rows do not", "add the column to the rows, with nulls if need be"
 _UNKNOWN = "schema= has this column, the dataset does not", "leave the column out of schema="
@@ -77,16 +77,17 @@ def check_existing_data(
 ) -> Snapshot | None:
     """Check that rows with these columns can be appended to the existing data in a directory.
 
-    ``known`` is the newest snapshot, if the caller has just read it. Return the newest snapshot, or None if
-    the directory has no snapshot. Raise SchemaError, which names one difference, if the columns, types,
-    partition columns or index differ. Raise also the errors of `newest_snapshot`.
+    ``known`` is the newest snapshot if the caller has just read this snapshot, or else None. Return the
+    newest snapshot, or None if the directory has no snapshot. Raise SchemaError, which names one difference,
+    if the columns, types, partition columns or index differ from the existing data. Raise also the errors of
+    `newest_snapshot`.
     """
     newest = newest_snapshot(store, known)
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
-        # A column that the rows lack now was probably renamed. The commit does not repeat this check, because
-        # a concurrent append may have added columns.
+        # A column that the rows lack was probably renamed. The commit does not check for missing columns,
+        # because a concurrent append may have added columns.
         _check_names(newest[0].schema.names, schema.names, *_MISSING)
     elif len(files := data_files(store)):
         refuse_linked_files(store, files)
@@ -125,9 +126,10 @@ def merged_schema(
 
     Columns that only the dataset has are null in the new rows. A column of the dataset with only nulls gets
     the type of the new rows. If ``adds_columns`` is True, new columns follow the columns of the dataset, and
-    columns may get wider types. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
-    the rows may have narrower types, because another append may have widened a column in the meantime. Raise
-    SchemaError, which names the difference, if the rows cannot be appended.
+    columns may get wider types. Otherwise, a column that is new or has another type raises. If
+    ``is_overtaken`` is True, the rows may have narrower types than the dataset, because another append may
+    have widened a column in the meantime. Raise SchemaError, which names the difference, if the rows cannot
+    be appended.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -177,7 +179,7 @@ def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower
 def _with_categories(theirs: Field, ours: Field) -> Field:
     """Return ``theirs``, with ``is_closed=False`` if ``ours`` may have other categories.
 
-    The dataset does not get our categories: a deletion may have erased categories that have no values.
+    The categories of ``ours`` are not added, because a deletion may have erased categories without values.
     """
     if not theirs.is_closed or pa.types.is_null(ours.type):
         return theirs
@@ -249,7 +251,7 @@ def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     with located(function=READ):
         sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
         inferred = infer_schema(sample, {})
-    if not inferred.fields:  # the files have no records, or records without features
+    if not inferred.fields:  # the files contain no records, or only records without features
         return schema
     _check_record_type(schema.record_type, inferred.record_type)
     check_same_names(schema.names, inferred.names)
@@ -270,7 +272,7 @@ def check_same_names(rows: Sequence[str], existing: Sequence[str]) -> None:
 def _check_names(
     names: Iterable[str], known: Iterable[str], problem: str, advice: str, remedies: Sequence[Remedy] = ()
 ) -> None:
-    """Raise SchemaError for the first of the names that is not known."""
+    """Raise SchemaError for the first of the ``names`` that is not in ``known``."""
     known = {*known}
     for name in names:
         if name not in known:
@@ -293,7 +295,7 @@ def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None) -> None:
-    """Raise SchemaError if the index of the dataset is known and differs."""
+    """Raise SchemaError if the index of the dataset is known and differs from ``ours``."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         problem = f"the DataFrame has the index {here}, the dataset was written with {there}"
@@ -305,7 +307,7 @@ def _check_type(ours: Field, theirs: Field, *, fits: bool | None = None) -> None
     """Raise SchemaError if values of ``ours`` cannot be appended to ``theirs``, the column of the dataset.
 
     ``fits`` is False if the types differ too much. By default, the types may differ only in memory layout, or
-    ``ours`` may be null, because the records are then the same.
+    ``ours`` may have the null type. The records are the same in both cases.
     """
     _check_form(theirs)
     if fits is None:

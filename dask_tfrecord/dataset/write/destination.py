@@ -46,8 +46,8 @@ from dask_tfrecord.files.storage.store_failures import redact_errors, without_cr
 # The largest number of concurrent requests to the store.
 _THREADS = 16
 
-# What `to_tfrecord` does with existing data: it raises, keeps all rows, replaces all rows, or replaces the
-# rows of the partition directories that get new rows.
+# What `to_tfrecord` does with existing data. The modes, in order: raise, keep all rows, replace all rows, and
+# replace the rows of the partition directories that get new rows.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
@@ -109,7 +109,7 @@ def refuse_inside_dataset(store: Store, function: str) -> None:
 def refuse_write_inside(store: Store, mode: Mode) -> None:
     """Raise DestinationError if the directory lies inside another dataset.
 
-    The error suggests a write to the other dataset.
+    The error suggests a write to the outer dataset.
     """
     if (parent := parent_dataset(store)) is None:
         return
@@ -149,7 +149,7 @@ def _inside(
 def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | None = None) -> None:
     """Raise DestinationError if a subdirectory contains another dataset. The error states the ``harm``.
 
-    ``listed`` is a listing of the files, if the caller already has one.
+    ``listed`` is an existing listing of the files. If it is None, the function lists the files.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
@@ -201,7 +201,7 @@ def destination(
         raise DestinationError(problem, "choose a directory without it in its name")
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
-    if not store.is_remote:  # elsewhere, the checks would need requests
+    if not store.is_remote:  # on a remote store, the checks would need requests
         directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
         store.refuse_links(f"{one}/" for one in directories)
         for one in filter(os.path.isfile, directories):
@@ -213,11 +213,12 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
-    """Check that a write in this mode can use a directory. Return the newest version there, or 0.
+    """Check that a write in this mode can use a directory. Return the newest version of the dataset in the
+    directory, or 0.
 
-    ``newest`` is the newest snapshot, if the caller has just read it. Raise DestinationError for a file, and
-    for the root of a filesystem. In the mode "create", also raise for a directory with a dataset, or with
-    files that readers would see.
+    ``newest`` is the newest snapshot if the caller has just read this snapshot, or else None. Raise
+    DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise for a
+    directory with a dataset, or with files that readers would see.
     """
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
@@ -244,7 +245,7 @@ def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | No
 def _kind(store: Store) -> str:
     """Return "missing", "file", or "directory" for the root of the store.
 
-    If the root cannot be looked up, it counts as a directory.
+    If the store fails, return "directory".
     """
     store.fs.invalidate_cache(store.root)
     try:
@@ -259,9 +260,9 @@ def _kind(store: Store) -> str:
 def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     """Return the files that an overwrite may remove although the newest snapshot does not list them.
 
-    The paths are relative to the root. ``newest`` is the newest snapshot, or None if it is not intact. Raise
-    DestinationError if the directory is protected, or if it contains files that are not TFRecord files, links
-    to other directories, or another dataset.
+    The paths are relative to the root. ``newest`` is the newest snapshot, or None if the newest snapshot is
+    damaged or missing. Raise DestinationError if the directory is protected, or if it contains files that are
+    not TFRecord files, links to other directories, or another dataset.
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
@@ -287,7 +288,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
 
 
 def refusal(store: Store, files: FileList) -> DestinationError:
-    """Return the exception for a new dataset in a directory with these files and without a snapshot."""
+    """Return the exception for a new dataset in a directory that contains ``files`` and no snapshot."""
     count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files.slice(0, _MOST_FILES))
@@ -372,7 +373,7 @@ def _protected_role(store: Store) -> str | None:
 
 
 def refuse_linked_files(store: Store, files: FileList) -> None:
-    """Raise DestinationError if files of a dataset are in a linked directory."""
+    """Raise DestinationError if files of a dataset are in a directory that is a link."""
     directories = pc.unique(pc.replace_substring_regex(files["path"], "[^/]*$", ""))
     store.refuse_links(store.join(one.decode(errors="surrogateescape")) for one in directories.to_pylist())
 

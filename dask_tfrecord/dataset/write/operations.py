@@ -1,8 +1,8 @@
 """Define the write operations: how each kind of write changes the newest version of a dataset.
 
 One rule applies to all operations: the newest version must still list the files that an operation replaces.
-If the operation replaces all rows, no row may be new. docs/guarantees.md lists what follows from this rule.
-This module writes no files.
+If the operation replaces all rows, other writes must not have added rows since the plan. docs/guarantees.md
+lists what follows from this rule. This module writes no files.
 """
 
 from abc import ABC, abstractmethod
@@ -62,8 +62,8 @@ from dask_tfrecord.schema.fields import Field, Schema
 class Change(NamedTuple):
     """What a commit changes. All paths are relative to the root of the dataset.
 
-    ``removed`` are data files, snapshots and other files. ``kept`` are data files that the commit moves to
-    the directory of kept files, or back.
+    ``removed`` lists data files, snapshots and other files that the commit removes. ``kept`` lists data files
+    that the commit moves to the directory of kept files, or back to their original paths.
     """
 
     snapshot: Snapshot
@@ -82,10 +82,10 @@ class Operation(ABC):
 
     mode: ClassVar[str]  # the name of the operation in the history of the dataset
     replaces_damage: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True  # the new snapshot may contain values of the old version
+    keeps_values: ClassVar[bool] = True  # True if the new snapshot may contain old values
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_tfrecord.Operation", self.mode  # enough, because the token of the run is unique
+        return "dask_tfrecord.Operation", self.mode  # the token of the run is unique
 
     @property
     def details(self) -> str:
@@ -96,10 +96,10 @@ class Operation(ABC):
     def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         """Return the operation as it applies to the newest version, or None if nothing is left to do.
 
-        Raise ConcurrentWriteError if the operation would remove rows that other writes have added since, or
-        bring back rows that other writes have removed. Raise SchemaError if kept data has other columns. The
-        transaction calls this method before it publishes the files. So a repeated attempt, which finds no
-        files, raises the same error.
+        Raise ConcurrentWriteError if the operation would remove rows that other writes have added since the
+        plan, or bring back rows that other writes have removed. Raise SchemaError if data that the operation
+        keeps has other columns than the run. The transaction calls this method before it publishes the files.
+        So a repeated attempt, which finds no files, raises the same error.
         """
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Operation(ABC):
         """Return the next snapshot, and the files that the commit removes or keeps for earlier versions."""
 
     def used(self, files: FileList) -> FileList:
-        """Return the new files that the next snapshot lists; the commit removes the others."""
+        """Return the new files that the next snapshot lists; the commit removes all other new files."""
         return files
 
 
@@ -116,7 +116,7 @@ def following(
 ) -> Snapshot:
     """Return the version after the newest version, with the files and columns of ``content``.
 
-    If the newest version is damaged or unknown, ``number`` replaces ``newest.number``.
+    If ``newest`` is None, ``number`` replaces ``newest.number``.
     """
     return replace(
         content,
@@ -149,7 +149,9 @@ def _content(run: WriteRun, files: FileList) -> Snapshot:
 
 
 def _with_null_dtypes(fields: Sequence[Field], files: FileList) -> tuple[Field, ...]:
-    """Return columns with dtypes that can store nulls where ``files`` may contain unplanned nulls."""
+    """Return the columns, with a dtype that can store nulls for each column in which ``files`` may contain
+    nulls.
+    """
     filled = files.filter(pc.greater(files["records"], 0))
 
     def may_be_null(item: Field) -> bool:
@@ -257,7 +259,8 @@ class Append(_Addition):
 
 @dataclass(frozen=True)
 class _Replacement(Operation):
-    """Replace rows. The commit fails if other writes have added or removed some of these rows since the plan.
+    """Replace rows. The commit fails if other writes have added or removed some of these rows since the write
+    was planned.
 
     Attributes
     ----------
@@ -287,8 +290,8 @@ class _Replacement(Operation):
         is_new = pc.any(pc.greater(files[VERSION], run.base)).as_py()
         planned = sum(self.planned.get(name, 0) for name in written)
         is_lost = planned != (pc.sum(files["records"]).as_py() or 0)
-        # A write that was planned without a version has not counted the rows in files of other tools. The
-        # newest version must then list these files.
+        # If the dataset had no version when the write was planned, the plan does not count the rows in files
+        # of other tools. The newest version must then list these files.
         if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
             raise overtaken()
 
@@ -296,7 +299,7 @@ class _Replacement(Operation):
 def planned_rows(newest: Snapshot | None, *, by_partition: bool = False) -> dict[str, int]:
     """Return how many rows a planned write replaces in each partition directory.
 
-    If ``by_partition`` is False, the only key is "", for all rows.
+    If ``by_partition`` is False, the only key is "", which stands for all rows.
     """
     if newest is None:
         return {}
@@ -319,8 +322,8 @@ class Overwrite(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        # Without a newest version, the new version follows `run.base` and not a new listing. A listing
-        # could contain a version that another write has created since the check for conflicts.
+        # If there is no newest version, the new version follows `run.base`. A new listing could contain a
+        # version that another write has created since the check for conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list.paths
         replaced = sorted(self.replaceable.union(listed))
@@ -371,13 +374,14 @@ class Restore(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        """Move the files that only one of the two versions lists to the directory of kept files, or back.
+        """Move files that only the newest version lists to the directory of kept files. Move files that only
+        the older version lists back to their original paths.
 
         A restored file that the newest version lacks counts as new. Raise FileRemovedError if the older
         version was removed. Raise FileChangedError if the newest version lists another file at the path of a
         file of the older version.
         """
-        assert newest is not None  # `follow` has raised otherwise
+        assert newest is not None  # `follow` raises if `newest` is None
         try:
             older = open_version(run.store, self.version)
         except FileNotFoundError as error:
@@ -411,7 +415,7 @@ class Expire(Operation):
         return None if newest.oldest >= self.oldest else self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` has raised otherwise
+        assert newest is not None  # `follow` raises if `newest` is None
         new = following(newest, newest, run, self)
         return Change(replace(new, stored=newest.stored, oldest=self.oldest))
 
@@ -421,7 +425,7 @@ class Group(NamedTuple):
 
     ``replaced`` contains the path and the CRC-32C of each replaced file, in the order of the dataset. A file
     with another CRC-32C is another file. ``added`` contains the paths of the new files, which store all or
-    some rows of the replaced files. Without new files, the commit drops the replaced files.
+    some rows of the replaced files. If there are no new files, the commit drops the replaced files.
     """
 
     replaced: tuple[Identity, ...]
@@ -453,7 +457,7 @@ class _Rewrite(Operation):
         return files.filter(np.array([path in added for path in files.paths], bool))
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` has raised otherwise
+        assert newest is not None  # `follow` raises if `newest` is None
         replaced = [path for group in self.groups for path, _ in group.replaced]
         new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
         new, listed = self._cleaned(new, newest, replaced)
@@ -526,8 +530,8 @@ class Delete(_Rewrite):
         """Leave out the categories that only deleted rows have.
 
         If another write has added rows since the deletion looked for the categories, the new rows may have
-        these categories. Then ordered columns keep all categories. Other columns lose these categories, but
-        their list of categories no longer counts as complete.
+        these categories. In that case, ordered columns keep all categories. Unordered columns lose the unused
+        categories, but the list of categories no longer counts as complete.
         """
 
         def used(item: Field) -> Field:
@@ -578,14 +582,15 @@ def _count_rows(rows: FileList, partitioning: Sequence[Field]) -> dict[str, int]
     names = partition_directories(rows, partitioning)
     for name, records in zip(names, rows["records"].to_pylist(), strict=True):
         counts[name] += records
-    return dict(+counts)  # without directories that have no records
+    return dict(+counts)  # the unary plus drops directories without records
 
 
 def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> FileList:
-    """Return a file list in which the new files of each group stand where the first replaced file was.
+    """Return a file list in which each group's new files take the position of the first file that the group
+    replaces.
 
-    Each new file gets the version that added the newest of the replaced files. ``rows`` lists all replaced
-    files, and ``files`` lists the new files. A file is in at most one group.
+    Each new file gets the version that added the newest of the group's replaced files. ``rows`` lists all
+    replaced files, and ``files`` lists the new files. A file is in at most one group.
     """
     replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
     group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])
@@ -601,7 +606,8 @@ def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> Fi
 
 
 def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> Snapshot:
-    """Return a snapshot with more columns, wider types or other dtypes. New columns follow all other columns.
+    """Return a snapshot with more columns, wider types or other dtypes. New columns follow the existing
+    columns.
 
     ``keys`` are the partition columns of the new rows.
     """
@@ -637,8 +643,8 @@ def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> File
 def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList:
     """Return a file list without the column files of replaced files, because they contain deleted values.
 
-    A column file may also contain rows of other data files. Reads of these data files then decode the
-    records.
+    A column file that is left out may contain rows of other data files. Reads of those data files then decode
+    the records.
     """
     if COLUMN_FILE not in rows:
         return rows

@@ -31,22 +31,22 @@ logger = logging.getLogger(__name__)
 # the file.
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
-# Matches the names of the other files that commits and `export` write beside the data files and in `_idx`.
+# Matches the names of files that commits and `export` write beside the data files and in `_idx`.
 _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that were not active after the time ``before``.
 
-    If one file of a run is newer, all files of the run stay. Return the paths of the removed files, relative
-    to the root. An aborted upload has the path of the file that the upload would have created. If ``dry_run``
-    is True, only return these paths.
+    If one file of a run is newer than ``before``, all files of the run stay. Return the paths of the removed
+    files, relative to the root. For an aborted upload, the path is that of the file that the upload would
+    have created. If ``dry_run`` is True, only return these paths.
     """
     if not dry_run:
         finish_newest(store)
     present = list_directory(store).names
     closed = closed_column_files(store)
-    listed = _listed_files(store, versions(store))  # after `present`, to include a commit in between
+    listed = _listed_files(store, versions(store))  # after `present`, so that no commit is missed
     if not dry_run:
         _move_to_their_places(store, present, listed)
     removed: list[str] = []
@@ -74,7 +74,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
 def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]) -> None:
     """Move files that only older versions list to the directory of kept files.
 
-    Move files of the newest version back to their paths. Commits move these files themselves, so a file is at
+    Move files of the newest version back to their paths. Commits normally move these files, so a file is at
     the wrong path only if a list of moved files was lost.
     """
     newest = intact_snapshot(store)
@@ -88,9 +88,9 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
     """Map the id of each open run to the full paths of the files of the run that no snapshot lists.
 
-    The files in the staging directory are left out. ``present`` and ``listed`` are relative to the root. A
-    run removes its staging directory last, so a run without a staging directory has left no files. A data
-    file whose name contains the id of a run without a staging directory was copied here, or belongs to
+    Files in the staging directory are left out. The paths in ``present`` and ``listed`` are relative to the
+    root. A run removes its staging directory last, so a run without a staging directory has left no files. A
+    data file whose name contains the id of a run without a staging directory was copied here, or belongs to
     another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]

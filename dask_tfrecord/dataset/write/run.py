@@ -31,11 +31,11 @@ class WriteRun:
 
     store: Store  # the root of the dataset
     schema: Schema  # the columns of the records
-    # The id of the write: 32 random hexadecimal digits, which the names of all files contain.
+    # The id of the write: 32 random hexadecimal digits, which the names of all files of the write contain.
     run: str = field(default_factory=lambda: uuid4().hex)
     options: WriteOptions = field(default_factory=WriteOptions)
-    # The newest version when the write was planned, or 0. If there is a newer version at the time of the
-    # commit, the commit fails if rows would be lost.
+    # The newest version when the write was planned, or 0. If another write has created a newer version, the
+    # commit fails if rows would be lost.
     base: int = 0
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()  # all columns, in the order in which readers return them
@@ -82,8 +82,8 @@ class WriteRun:
         )
 
     def owns(self, path: str) -> bool:
-        """Return True if a data file or column file belongs to this run, or to an earlier attempt at its
-        commit.
+        """Return True if a data file or column file belongs to this run, or to an earlier attempt to commit
+        this run.
         """
         return self.run in (run_of(path), run_of_column_file(path))
 
@@ -96,8 +96,8 @@ class WriteRun:
     ) -> tuple[FileEntry, ...]:
         """Write the files of partition ``index`` of ``count``. A repeated call replaces the same files.
 
-        If several calls write the rows of one partition, ``earlier`` says how many files the earlier calls
-        wrote.
+        If several calls write the rows of one partition, ``earlier`` is the number of files that the earlier
+        calls wrote.
         """
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count, earlier)
@@ -107,9 +107,9 @@ class WriteRun:
     ) -> tuple[FileEntry, ...]:
         """Write the files of a partition whose rows are sorted by directory, with the arguments of `write`.
 
-        On stores that can rename files, write the files to staging. On other stores, upload the files to
-        their final paths; a marker in staging hides the files from readers. On these stores, write nothing
-        after the commit, because a recomputed task might replace committed files by other rows.
+        If the store can rename files, write the files to the staging directory. Otherwise, upload the files
+        to their final paths; a marker in the staging directory hides the files from readers. After the
+        commit, upload nothing, because a recomputed task might replace committed files by other rows.
         """
         if not self._start():
             return ()
@@ -156,7 +156,7 @@ class WriteRun:
             self.mark(STARTED)
 
     def _start(self) -> bool:
-        """Create a missing marker. If the run has already committed, return False instead."""
+        """Create the marker of `mark_started` if needed. If the run has committed, return False instead."""
         if not self.store.stages_files and not self.store.has_file(self.staged(STARTED)):
             if self.committed_snapshot() is not None:
                 return False
@@ -164,11 +164,11 @@ class WriteRun:
         return True
 
     def mark(self, name: str) -> None:
-        """Create an empty file in the staging directory. Other attempts at the commit look for this file."""
+        """Create an empty file in the staging directory. Other attempts at the commit look for the file."""
         self.store.touch(self.staged(name))
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names in the staging directory. ``found`` is a listing, if the caller has one."""
+        """Return the names in the run's staging directory. ``found`` is an existing listing, or None."""
         return (found or self.store).names(staged(self.run, "").rstrip("/"))
 
     def committed_snapshot(self) -> Snapshot | None:
@@ -186,7 +186,7 @@ class WriteRun:
             return newest
         if self.run in newest.ancestors:
             found = [newest.number - len(newest.ancestors) + newest.ancestors.index(self.run)]
-        else:  # the run may have committed before the runs that the newest snapshot names
+        else:  # the run may have committed before the runs in `ancestors`
             first = max(self.base + 1, newest.oldest)
             found = [*range(first, newest.number - len(newest.ancestors))]
         for number in found:

@@ -71,9 +71,9 @@ _FEW_FILES = 4
 class Newest(NamedTuple):
     """The newest version of a dataset that this process has read or created.
 
-    ``stamp`` is the `stamp_of` the version's Parquet file. The stamp differs if another dataset with the same
-    newest version has replaced the directory. If the stamp is None, the next commit reads the newest
-    version.
+    ``stamp`` is the result of `stamp_of` for the version's Parquet file. The stamp changes if another dataset
+    with the same newest version replaces the directory. If the stamp is None, the next commit reads the
+    newest version.
     """
 
     snapshot: Snapshot
@@ -143,7 +143,7 @@ class Transaction:
         self._found: FoundFiles | None = None  # a listing that this attempt has made and not yet used
 
     def commit(self) -> Snapshot:
-        """Do all steps of the commit. Return what the function `commit` returns."""
+        """Do all steps of the commit. Return the same snapshot as the function `commit`."""
         run = self.run
         with self._marked() if self._known is None else nullcontext():
             self._log(1, "look for an earlier success of this write")
@@ -163,7 +163,7 @@ class Transaction:
         return snapshot
 
     def _fate(self, snapshot: Snapshot) -> str:
-        """Return what becomes of replaced files and versions, as a text for the log."""
+        """Return a text for the log that says what the commit does with replaced files and versions."""
         change = self._change
         if change is not None and change.kept:
             return f", keeps {len(change.kept)} replaced files for the versions before it"
@@ -172,9 +172,10 @@ class Transaction:
         return ""
 
     def look(self, found: FoundFiles | None = None) -> Snapshot | None:
-        """Read the newest version. Return the snapshot that another attempt has committed, or None.
+        """Read the newest version. Return the snapshot that another attempt of this run has committed, or
+        None.
 
-        ``found`` is a listing that contains the newest version, if the caller has one.
+        ``found`` is an existing listing that contains the newest version, or None.
         """
         if self._known is not None:
             self.newest = self._known.snapshot
@@ -186,22 +187,24 @@ class Transaction:
     def create(self) -> Snapshot:
         """Create the next snapshot, which commits the run. Call `look` first. Return the newest snapshot.
 
-        If another write has taken the version, compare the write with the newer version, and try the version
-        after it. If the write conflicts with the newest version, remove the files of the write.
+        If another write has created the version first, compare this write with the newer version, and try the
+        next version. If this write conflicts with the newest version, remove the files of this write, and
+        raise.
         """
         while (snapshot := self._try()) is None:
             pass
         return snapshot
 
     def _try(self) -> Snapshot | None:
-        """Try to create the next snapshot. Return None if there is a newer version to compare with."""
+        """Try to create the next snapshot. Return None if the write must be compared with a newer version."""
         self._log(3, f"compare the newest version with version {self.run.base}, for which it was planned")
         known, self._known = self._known, None
         try:
             planned = self._plan(publishes=known is None)
         except TFRecordError:
             compared = self.newest
-            # The error counts only if it concerns the newest version, and if no other attempt has succeeded.
+            # The error counts only if the compared version is the newest, and if no other attempt has
+            # succeeded.
             if (committed := self.look()) is not None:
                 return committed
             if known is None and _number(self.newest) == _number(compared):
@@ -211,15 +214,15 @@ class Transaction:
         if known is not None and not known.is_unchanged(self.store):
             return self.look()
         if planned is None:
-            _remove_files(self.run)  # includes the list of files that an earlier try would replace
+            _remove_files(self.run)  # includes the list of files that an earlier try has stored
             return self.newest
         return self._store(*planned)
 
     def _plan(self, *, publishes: bool) -> tuple[Operation, Change] | None:
         """Publish the files, and return what the commit changes, or None if nothing is left to do.
 
-        If ``publishes`` is False, publish nothing on stores that cannot rename files: an append that no other
-        process may commit has uploaded exactly its files.
+        If ``publishes`` is False and the store cannot rename files, publish nothing: an append that no other
+        process may commit has uploaded exactly the files in `files`.
         """
         run, files = self.run, self.files
         operation = self.operation.follow(run, self.newest, files)
@@ -245,7 +248,8 @@ class Transaction:
     def _store(self, operation: Operation, change: Change) -> Snapshot | None:
         """Create the Parquet file of the next version, which commits the run.
 
-        Return the committed version as stored, or None if another write has taken the version.
+        Return the committed version as a reader would read it, or None if another write created the version
+        first.
         """
         run, store, snapshot = self.run, self.store, change.snapshot
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
@@ -268,14 +272,14 @@ class Transaction:
             return _as_stored(store, snapshot, data)
         committed = self.look()
         if committed is None:
-            if failure is None:  # an overwrite has removed a version of this number, so readers ignore it
+            if failure is None:  # an overwrite has removed the version, so readers ignore the file
                 store.remove([path])
             elif newest_number(store) < snapshot.number:
                 raise failure
         return committed
 
     def _find(self) -> FoundFiles | None:
-        """On object stores, list open runs, marks of this run, and uploaded files at once.
+        """On object stores, list open runs, marks of this run, and uploaded files in one listing.
 
         A commit without files lists only the open runs and the marks.
         """
@@ -288,7 +292,7 @@ class Transaction:
         try:
             self.run.mark(self._attempt)
             yield
-        except BaseException:  # KeyboardInterrupt is included
+        except BaseException:  # including KeyboardInterrupt
             with suppress(Exception):  # the caller reports the failure
                 # The staging directory stays, because it hides published files.
                 self.store.remove_file(self.run.staged(self._attempt))
@@ -311,8 +315,8 @@ def commit(
     attempt. If the dataset no longer keeps that snapshot, or if other writes have left nothing to do, return
     the newest snapshot without a change.
 
-    Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files are
-    still staged.
+    Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files
+    remain staged.
     """
     entries = list(entries)
     if names := {name for entry in entries for name in entry.open_columns}:
@@ -329,7 +333,7 @@ def written(run: WriteRun, snapshot: Snapshot) -> Commit:
 
 
 def log_summary(run: WriteRun, done: Commit, seconds: float) -> None:
-    """Log what the write added, without what earlier writes wrote."""
+    """Log how many files, rows and bytes the write added, without the files of earlier writes."""
     files, rows, size = done.details.values()
     rate = rows / max(seconds, 1e-9)
     counts = f"{files} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
@@ -386,8 +390,8 @@ def publish_files(
 ) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
-    On stores that cannot rename files, remove the run's uploaded files that are not in ``files``, and return
-    the infos of all files of the dataset. ``found`` is a listing, if the caller already has one. Raise
+    If the store cannot rename files, remove the run's uploaded files that are not in ``files``, and return
+    the infos of all files of the dataset. ``found`` is an existing listing, or None. Raise
     ConcurrentWriteError if a file is gone: for example, an earlier attempt may have found a conflict and
     removed the files of the run. Raise DestinationError if the filesystem stores a partition directory under
     another name.
@@ -407,7 +411,7 @@ def publish_files(
             store.sync_directory(store.join(directory))
         _check_names(store, directories)
         return None
-    # The tasks uploaded the files. Failed attempts of tasks may have uploaded more files.
+    # The tasks have uploaded the files. Failed attempts of tasks may have uploaded additional files.
     listed = {store.join(name): name for name in names}
     present = (FoundFiles(store) if found is None or found.directory else found).infos
     if gone := listed.keys() - present.keys():
@@ -417,8 +421,10 @@ def publish_files(
 
 
 def _check_names(store: Store, directories: Iterable[str]) -> None:
-    """Raise if the filesystem has changed the name of a partition directory, for example the case."""
-    present: dict[str, set[str]] = {}  # maps each parent to the names in it
+    """Raise DestinationError if the filesystem has changed a partition directory's name, for example to lower
+    case.
+    """
+    present: dict[str, set[str]] = {}  # maps each parent to the names in the parent
     for directory in directories:
         name = name_of(directory)
         # Files of older versions are in directories of the same names, below the directory of kept files.
@@ -446,14 +452,15 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, Any]] | None) -> FileList:
-    """Add the column ``stamp`` with the `stamp_of` each file. If the store fails, do not add the column.
+    """Add the column ``stamp`` with the `stamp_of` value of each file. If the store fails, do not add the
+    column.
 
-    ``present`` contains the infos of the files, if known.
+    ``present`` contains the infos of the files, or is None if the infos are unknown.
     """
     try:
         paths = [*map(store.join, files.paths)]
         store.fs.invalidate_cache()
-        # A listing takes a request for each thousand files, and transfers all file names.
+        # A listing needs only one request for a thousand files, but transfers all file names.
         if present is None and len(paths) > _FEW_FILES and (found := store.list_at_once()) is not None:
             present = found.infos
         infos = [store.look(path) if present is None else present[path] for path in paths]
@@ -464,7 +471,7 @@ def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, A
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
-    """Store two lists for after the commit: files to remove, and files to move for earlier versions.
+    """Store two lists: files to remove after the commit, and files to move because older versions need them.
 
     If this process is interrupted, a later process can remove and move these files.
     """
@@ -477,7 +484,7 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
 def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: Change | None = None) -> None:
     """Remove the replaced files or move them to the directory of kept files. Then close the run.
 
-    The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
+    The snapshot of the commit must exist. Files in ``listed`` stay, because the newest snapshot lists them.
     Without ``change``, use the lists that `note_replaced` has stored.
     """
     if change is not None:
@@ -496,10 +503,11 @@ def close_run(store: Store, run: str) -> None:
 
 
 def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None) -> None:
-    """Move files that the newest snapshot lists to their paths, and others to the directory of kept files.
+    """Move files that the newest snapshot lists to their paths, and other files to the directory of kept
+    files.
 
     If another commit follows in the meantime, the snapshot of that commit decides. ``known`` is the newest
-    snapshot, if the caller has just created it.
+    snapshot if the caller has just created this snapshot, or else None.
     """
     if not paths:
         return
@@ -516,9 +524,11 @@ def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None
 
 
 def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
-    """Move a file. If the caller must still remove the source, return the path of the source."""
+    """Move a file as `move_files` describes. If the caller must remove the source, return the path of the
+    source.
+    """
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
-    with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
+    with suppress(FileNotFoundError):  # the file was moved before, perhaps by another process
         if path not in listed:
             return store.set_aside(place, kept)
         store.put_back(kept, place)
@@ -530,9 +540,9 @@ def finish_newest(
 ) -> None:
     """Finish commits that were interrupted after they created a snapshot, except that of ``running``.
 
-    ``known`` is a version that shows which open runs have committed. If none of the runs has committed, read
-    nothing. Without ``known``, read the newest version if there is an open run. If the newest snapshot is
-    damaged or missing, do nothing. ``found`` is a listing of the open runs, if the caller already has one.
+    If ``known``, the snapshot of a version, shows that no open run has committed, read nothing. If ``known``
+    is None, read the newest version if there is an open run. If the newest snapshot is damaged or missing, do
+    nothing. ``found`` is an existing listing of the open runs, or None.
     """
     others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
@@ -554,8 +564,9 @@ def remove_replaced(run: WriteRun, files: FileList | None = None, change: Change
     """Remove the files that the commit replaced, and the staging directory of the run.
 
     If removing the files fails, only warn, because the new data is already committed. If the newest snapshot
-    may lack files of the run, ``files`` lists the files of the run, and files that the snapshot lacks are
-    removed. ``change`` is what the commit has changed, if this attempt has succeeded.
+    may lack files of the run, the caller passes ``files``, the files of the run, and the function removes
+    those that the snapshot lacks. ``change`` is what the commit has changed, or None if another attempt has
+    committed.
     """
     try:
         if files is not None:
