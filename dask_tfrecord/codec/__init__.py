@@ -187,7 +187,8 @@ class Checked(NamedTuple):
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the joined bytes of the intact records. The bytes are copied only if some range is damaged.
+        """Return the joined bytes of the intact records. The bytes are copied only if some range is
+        damaged.
         """
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
@@ -266,7 +267,9 @@ class Statistics(NamedTuple):
 
 
 class Encoder:
-    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the types that the columns may have."""
+    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the Arrow types that the kernel
+    encodes.
+    """
 
     def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
         self._columns = tuple(columns)
@@ -330,7 +333,7 @@ class Decoder:
         Unless ``final`` is True, the data of the next call must begin with the last record if this record is
         incomplete. ``more`` estimates how many bytes of records later calls add before `take`. Memory for
         these bytes is reserved. Raise ValueError if the batch already contains records and would exceed 2
-        GiB. Then call `take` first.
+        GiB: the caller must first call `take`.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
@@ -354,8 +357,7 @@ class Decoder:
 
 
 class Feature(NamedTuple):
-    """A summary of one feature in all undamaged records, as the kernel's `Inference.features` describes
-    it.
+    """Summarise one feature in all undamaged records. The kernel's `Inference.features` describes the fields.
     """
 
     name: str

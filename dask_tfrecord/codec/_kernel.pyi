@@ -37,7 +37,7 @@ Column = tuple[str, Literal["int64", "float", "bytes", "string"], int]
 Damage = tuple[int, int, int, str, int, str, Column | None]
 
 class EncodeError(ValueError):
-    """A value has no encoding. The arguments are the row, the column or -1, and the reason."""
+    """Signal that a value has no encoding. The arguments are the row, the column or -1, and the reason."""
 
 class Encoder:
     """Encode batches whose Arrow types are the storage types of the columns.
@@ -80,12 +80,12 @@ class Decoder:
 
     A batch contains its columns in the order of ``columns``. Bytes are decoded as binary, strings as utf8,
     and lists as list, all with 32-bit offsets. If ``known`` is not None, a feature with a kind that is
-    neither a column nor known is damage. An element of ``known`` is a feature's name, and True if the feature
-    is a feature list. A feature of the context and a feature list of the same name are two features. A record
-    that is a message of another type is damage. A record counts as a message of another type if no feature
-    has a kind, and the record has at least one of these parts: an unknown field, a malformed feature, or a
-    map entry without a value and with control characters in its name. The decision depends only on the bytes
-    of the record, and an `Inference` decides in the same way.
+    neither a column nor known is damage. Each element of ``known`` consists of a feature's name, and True if
+    the feature is a feature list. A feature of the context and a feature list of the same name are two
+    features. A record that is a message of another type is damage. A record counts as a message of another
+    type if no feature has a kind, and the record has at least one of these parts: an unknown field, a
+    malformed feature, or a map entry without a value and with control characters in its name. The decision
+    depends only on the bytes of the record, and an `Inference` decides in the same way.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class Decoder:
         known: Sequence[tuple[str, bool]] | None = None,
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool, more: int = 0) -> tuple[int, int, Damage | None]:
-        """Decode the whole records at the start of ``data``: (records of this call, bytes used, damage).
+        """Decode the complete records at the start of ``data``. Return (records of this call, bytes used,
+        damage).
 
         The records are added to a batch. Unless ``final`` is True, an incomplete last record is left to the
         next call, whose data must begin with the incomplete record. Damage ends the call before the damaged
@@ -143,7 +144,9 @@ class Inference:
         max_features: int | None = None,
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
-        """Add the whole records at the start of ``data``: (records of this call, bytes used, damage)."""
+        """Add the complete records at the start of ``data``. Return (records of this call, bytes used,
+        damage).
+        """
 
     def check(
         self, data: Buffer, *, final: bool, limit: int | None = None
@@ -221,8 +224,9 @@ def find_record(
 ) -> tuple[int, int, bool]:
     """Find the first proven record from ``start`` on. Return (offset, size of its frame, True).
 
-    A record is proven if three conditions hold. The checksum of its length is correct. The checksum of its
-    payload is correct. A length with a correct checksum follows, or the record ends where the file ends.
+    A record is proven if three conditions hold. First, the checksum of the record's length is correct.
+    Second, the checksum of the record's payload is correct. Third, a length with a correct checksum follows,
+    or the record ends where the file ends.
 
     If ``lenient`` is True, the third condition need not hold. The second condition need not hold if the third
     condition holds and no intact record begins inside the record and ends after its payload. An intact record
@@ -254,7 +258,8 @@ def limit_pool(bytes: int) -> None:
     """
 
 def raise_pool_limit(bytes: int) -> None:
-    """Raise the pool's default limit to this number of bytes. Do nothing if `limit_pool` was called before.
+    """Raise the pool's default limit to this number of bytes. Do nothing if `limit_pool` was called
+    before.
     """
 
 def pool_array(size: int) -> npt.NDArray[np.uint8]:

@@ -2,8 +2,8 @@
 
 To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module works on bytes, and reads
 and writes no files. Each compressed block can be decompressed without the blocks before it, and all blocks of
-a file together form an ordinary compressed file. Compressed files of any tool are read forward in bounded
-memory, and may contain several streams or frames one after the other.
+a file together form an ordinary compressed file. Compressed files of any tool are read from start to end in
+bounded memory, and may contain several consecutive streams or frames.
 """
 
 import bz2
@@ -25,8 +25,8 @@ from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 # The number of bytes at the start of a file that `looks_like` needs to distinguish text from binary data.
 LOOK_BYTES = 512
 
-# Maps first bytes to a file format: other table formats, and formats that downloads, exports and copies leave
-# among data files.
+# Maps first bytes to the format of a file: a format for tables, or a format that downloads, exports and
+# copies leave among data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",
@@ -113,7 +113,7 @@ class Compressor(Protocol):
     """Compress the blocks of one file, which consists of ``head``, the compressed blocks, and the result of
     `tail`.
 
-    The bytes of the file depend only on the content of its blocks and on the level. If a file has blocks,
+    The bytes of the file depend only on the content of the blocks and on the level. If a file has blocks,
     ``tail_bytes`` is the size of the tail after the last block. To add a file, `add_file` needs the last
     ``end_bytes`` bytes of this file.
     """
@@ -436,7 +436,8 @@ def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Return a decompressor of ISA-L. ``flag`` selects between the header and checksum of gzip and of zlib.
+    """Return a decompressor of ISA-L. ``flag`` selects between the header and checksum of gzip and of
+    zlib.
     """
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
@@ -449,7 +450,8 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Open the decompressor of a file or, if ``inside`` is True, of the rest of a file from a later block on.
+    """Open the decompressor of a file or, if ``inside`` is True, of the rest of a file from a later block
+    on.
     """
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
@@ -542,7 +544,8 @@ def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool =
 
 
 def decompress_block(stored: Buffer, compression: Compression) -> bytearray:
-    """Return the decompressed content of one block or of several adjacent blocks, given their stored bytes.
+    """Return the decompressed content of one block or of several adjacent blocks, given their stored
+    bytes.
     """
     end = EMPTY_LAST_BLOCK if compression in ("gzip", "zlib") else b""
     stream = decompressor(BytesIO(bytes(stored) + end).readinto, compression, inside=True)

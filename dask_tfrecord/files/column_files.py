@@ -54,8 +54,8 @@ _END_BYTES = 8
 # If two ranges of a remote column file are at most this many bytes apart, one request reads both.
 _GAP_BYTES = 1 << 16
 
-# A row group: the indices in a split of its first row and of the row after its last row, and its index in the
-# column file.
+# A row group: the index of the first row and of the row after the last row, counted from the start of a
+# split, and the index of the row group in the column file.
 RowGroup: TypeAlias = tuple[int, int, int]
 
 # A column chunk: the index of the row group, and the index of the column.
@@ -221,7 +221,8 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Verify the checksums of these columns in these row groups, and return their bytes as an open file.
+        """Verify the checksums of these columns in these row groups, and return their bytes as an open
+        file.
         """
         if self._content is not None:
             return pa.BufferReader(self._content)
@@ -337,7 +338,8 @@ def all_chunks(metadata: pq.FileMetaData) -> list[ColumnChunk]:
 
 
 def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, int]:
-    """Return the start and the end of a column chunk in the column file, including the headers of its pages.
+    """Return the start and the end of a column chunk in the column file, including the headers of its
+    pages.
     """
     column = metadata.row_group(group).column(at)
     start = column.dictionary_page_offset or column.data_page_offset
@@ -425,7 +427,7 @@ class _Sink(io.RawIOBase):
         self.bytes = 0
 
     def hold(self) -> io.BytesIO:
-        """From now on, write to the returned buffer instead of the file."""
+        """Make all further writes go to the returned buffer instead of the file."""
         self._file = held = io.BytesIO()
         return held
 
@@ -454,7 +456,9 @@ class _Sink(io.RawIOBase):
 
 
 class ColumnFileWriter:
-    """Write one column file for the data files of a task. Add the data files one after the other."""
+    """Write one column file for the data files of a task. Add the rows of one data file after the rows of
+    another.
+    """
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)

@@ -164,8 +164,8 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    The methods raise if there is more damage than ``max_corrupt`` allows. Otherwise `finish` warns about each
-    damaged file. ``rows`` is the number of intact records that were read.
+    The methods raise CorruptRecordError if there is more damage than ``max_corrupt`` allows. If no limit is
+    exceeded, `finish` warns about each damaged file. ``rows`` is the number of intact records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:

@@ -18,7 +18,7 @@ Extra = Literal["raise", "ignore"]
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """How a schema was inferred, so that later errors about its columns can give advice.
+    """How a schema was inferred. Errors about the columns of the schema use this information for advice.
 
     ``given_kinds`` maps each column whose type the caller passed to the kinds of the column's feature in the
     sample. ``untyped`` contains the columns without a value in the sample. ``all_records`` is True if the

@@ -1,7 +1,7 @@
 """Write tables to TFRecord files in bounded memory. Blocks are compressed in parallel, and written in order.
 
 A block contains about 1 MiB of whole records and is compressed independently of the other blocks. Only the
-records determine where a block ends, so the same rows give the same file bytes on every machine. The module
+records determine where a block ends, so every machine writes the same bytes for the same rows. The module
 does not know datasets.
 """
 
@@ -55,7 +55,7 @@ class Buffers:
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Take back a buffer. A larger buffer, which was allocated for a long record, is freed."""
+        """Keep a buffer for reuse. Free a buffer of another size, which was allocated for a long record."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
@@ -70,7 +70,8 @@ class _PendingBlock(NamedTuple):
 
 
 class BlockWriter:
-    """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
+    """Write the blocks of one file in order, compress several blocks in parallel, and count the written
+    bytes.
 
     After writing a block, the writer gives the buffer back to ``buffers``. ``bytes`` and ``crc32c`` are the
     size and the checksum of the bytes written so far.
@@ -143,7 +144,8 @@ class BlockWriter:
 class SpareThreads:
     """Run the compression of blocks on threads while the process has idle processors.
 
-    Every thread that writes a file counts as a busy processor. All writers of a process share one instance.
+    Every thread that writes a file counts as a busy processor. All file writers of a process share one
+    instance of this class.
     """
 
     def __init__(self, threads: int) -> None:
@@ -389,7 +391,7 @@ class _RecordStream:
         return error.replaced(record=int(self._order[error.record - self._batch_start]))
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
-        """Fill ``out`` with the next whole records, up to row ``end``. Return the number of bytes, and 0.
+        """Fill ``out`` with the next complete records, up to row ``end``. Return the number of bytes, and 0.
 
         If not even one record fits into ``out``, return 0, and a size in bytes that is sufficient for
         ``out``.
@@ -424,7 +426,8 @@ class _RecordStream:
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows since the last call to the column file. These rows must still be bound to the encoder.
+        """Add the rows since the last call to the column file. These rows must still be bound to the
+        encoder.
         """
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
@@ -439,7 +442,8 @@ class _RecordStream:
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows since the last call to the statistics. These rows must still be bound to the encoder.
+        """Add the rows since the last call to the statistics. These rows must still be bound to the
+        encoder.
         """
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]

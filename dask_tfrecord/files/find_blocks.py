@@ -3,7 +3,7 @@
 Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of this record
 may contain whole TFRecord files. The result of scanning a range is therefore only a claim: the position of
 the range's first record, and the position at which the walk from this record ended. When all ranges are
-scanned, the claims are checked in the order of the file, from its start. A claim is true if the claimed walk
+scanned, the claims are checked in order, from the start of the file. A claim is true if the claimed walk
 starts where the previous walk ended. A false claim is replaced by a new walk from the end of the previous
 walk.
 

@@ -35,7 +35,8 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: the file's path, the record's index in the file, and the decompressed offset.
+    """The position of a record: the file's path, the record's index in the file, and the decompressed
+    offset.
     """
 
     path: str
@@ -216,7 +217,7 @@ class _Feed:
 def _note_places(
     places: dict[int, RecordPosition], inference: Inference, before: int, chunk: Chunk[Result], path: str
 ) -> None:
-    """Store the position of each record of this chunk in which a feature has a kind for the first time."""
+    """For each kind of a feature that first occurs in this chunk, store the position of the record."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

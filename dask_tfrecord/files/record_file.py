@@ -63,8 +63,8 @@ STREAM_BYTES = 1 << 22
 # The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
 _EXPANSION = 4
 
-# The buffer for small files is this many times larger than their estimated content. Most of its memory is
-# never touched.
+# The buffer for small files is this many times larger than their estimated content. Most of the buffer's
+# memory is never touched.
 _MARGIN = 4
 
 # The types that kernel functions return. A kernel function processes the complete records at the start of a
@@ -76,7 +76,7 @@ _R = TypeVar("_R", bound=Result)
 
 @dataclass(frozen=True)
 class Chunk(Generic[_R]):
-    """Whole records of a file, and the result of a kernel function for these records.
+    """Consecutive records of a file, and the result of a kernel function for these records.
 
     ``data`` contains the bytes of the records, and is valid only until the next chunk. ``intact`` contains
     all intact records of the window. ``row`` is the number of records, and ``at`` the number of bytes, of
@@ -191,7 +191,8 @@ class RecordFile(NamedTuple):
             raise locate_error(error, self.path, record, options.max_record_bytes) from None
 
     def chunks(self) -> Iterator[Chunk[Scanned]]:
-        """Yield the records chunk by chunk, and find where each record begins, without parsing the records.
+        """Yield the records chunk by chunk, and find where each record begins, without parsing the
+        records.
         """
         verify_crc, limit = self.options.verify_crc, self.options.max_record_bytes
         return self.run(partial(scan, offsets=True, verify_crc=verify_crc, max_record_bytes=limit))
@@ -251,7 +252,7 @@ class RecordFile(NamedTuple):
                 stop = self.split.stop and self.split.stop.offset
                 with store.open(file.path, file.size, start, stop, file.stamp) as reader:
                     read_exactly(reader, view)
-                    reader.readinto(memoryview(bytearray(1)))  # raises if there are more bytes
+                    reader.readinto(memoryview(bytearray(1)))  # raises if the file has more bytes
         except (TFRecordError, OSError):
             return None
         is_other = must_verify_content(self.split, self.options) and crc32c(view) != file.crc32c
@@ -478,7 +479,7 @@ class TableReader:
 
 
 class _Batch(NamedTuple):
-    """A decoded batch of records from one or more windows.
+    """A batch of records that were decoded from one or more windows.
 
     ``parts`` contains an element for each group of rows from one window: the first row, the index of this
     row's record in the window, and the `Numbers` of the window. ``offsets`` contains the file offsets of the

@@ -1,6 +1,7 @@
 """Recognise files beside the data files that are not TFRecord files, such as text, JSON, indexes and images.
 
-A file is never skipped because of its name alone: its first bytes must also show that it is no TFRecord file.
+A file is never skipped only because of its name: the first bytes, too, must show that the file is not a
+TFRecord file.
 """
 
 import logging
@@ -38,7 +39,7 @@ def without_side_files(
     """Return a file list without files that are clearly no TFRecord files, and log the skipped names.
 
     A file is kept if any data file has the same suffix. All files are kept if every file has the name of a
-    side file and ``data`` is empty. ``data`` lists paths of known data files that are not in ``files``.
+    side file and ``data`` is empty. ``data`` contains paths of known data files that are not in ``files``.
     ``keep`` contains paths of files that must not be skipped.
     """
     is_candidate = np.array([_suffix(path) is not None for path in files.paths], bool)
@@ -69,7 +70,8 @@ def _suffix(path: str) -> str | None:
 
 
 def _is_plainly_other(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is empty, or if its first bytes match another known format and no TFRecord file.
+    """Return True if a file is empty, or if its first bytes match another known format and no TFRecord
+    file.
     """
     if file.size == 0:
         return True

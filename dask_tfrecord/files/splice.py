@@ -1,10 +1,10 @@
 """Create files from the stored bytes of other files, with all or only some of their records.
 
-Blocks that keep all records are copied as stored bytes. Only `remove_records` also decodes these blocks, to
-compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz files, are copied one after
-the other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the checksums
-of the sources. The rows for the column file of a new file are read from column files of the sources, or
-decoded from records. The module does not know datasets.
+Blocks that keep all records are copied as stored bytes. `remove_records` additionally decodes the copied
+blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz files, are copied
+one after the other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the
+checksums of the sources. The rows for the column file of a new file are read from column files of the
+sources, or decoded from records. The module does not know datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

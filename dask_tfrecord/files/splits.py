@@ -20,7 +20,7 @@ _FIRST = Block(0, 0, 0)
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
 # The columns of `Partitions.files` that determine the rows of the splits, and therefore the token of a read.
-# All other columns only describe the files further.
+# The remaining columns contain only additional information about the files.
 _COLUMNS = ("path", "bytes", "stamp", "crc32c", "records", "start", "stop")
 
 # `Split` objects are created for this many partitions at once.
@@ -120,7 +120,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
 
 def table_token(table: pa.Table) -> str:
-    """Return a hash of the rows of a file list, or of the columns of `Partitions.files` that describe splits.
+    """Return a hash of the rows of a file list, or of the columns of `Partitions.files` that describe
+    splits.
     """
     flat = table.combine_chunks().flatten()
     # Arrow does not define the bytes of a buffer at the position of a null. The numbers in these columns are
@@ -136,8 +137,8 @@ def table_token(table: pa.Table) -> str:
 class BlockIndex:
     """The blocks that `find_blocks` found in a file that no snapshot describes.
 
-    Each damaged record or range counts as one record. ``damaged`` contains offsets of damage in ascending
-    order, including the first damage after the start of each block.
+    In ``records`` and ``blocks``, each damaged record or range counts as one record. ``damaged`` contains
+    offsets of damage in ascending order, including the first damage after the start of each block.
     """
 
     records: int | None
@@ -161,6 +162,6 @@ def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block
         ends = [*(one.record for one in cuts), known.records]
         damaged = [*(bisect_left(known.damaged, one.offset) for one in starts), len(known.damaged)]
         for start, end, (first, last) in zip(starts, ends, pairwise(damaged), strict=True):
-            # If a range has damage, the number of intact records in the range is unknown.
+            # If a range contains damage, the number of intact records in the range is unknown.
             records.append(end - start.record if first == last else None)
     return list(zip(starts, [*cuts, None], records, strict=True))

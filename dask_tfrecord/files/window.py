@@ -70,8 +70,8 @@ class Window:
         allocate: Allocate | None = None,
     ) -> None:
         self._readinto = readinto
-        # The buffer has one byte more than the file, so that one read returns the last bytes and finds the
-        # end of the file.
+        # The buffer has one byte more than the rest of the file, so that the read of the last bytes also
+        # detects the end of the file.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size, None if stop is None else allocate)
         self._start = self._end = 0
@@ -199,7 +199,7 @@ def open_window(
     allocate: Allocate | None = None,
     needed: Sequence[str] | None = None,
 ) -> Iterator[Window]:
-    """Open a split as a window over its decompressed bytes.
+    """Open a window over the decompressed bytes of a split.
 
     Offsets in errors are counted from the start of the file. If no checksum is verified, the values of
     features that are not in ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the codec of the
@@ -248,7 +248,8 @@ def open_window(
 
 
 def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file. The reader raises if the file ends before the view is full.
+    """Fill a view with the next bytes of a file. The reader raises if the file ends before the view is
+    full.
     """
     at = 0
     while at < len(view):
@@ -258,13 +259,14 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
 
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
     is_whole = not split.start.offset and split.stop is None
-    # The number of records is known only if the stamp of the file equals the stamp in the snapshot.
+    # A split from a snapshot contains a number of records only if the file's stamp equals the stamp in the
+    # snapshot.
     may_differ = options.verify_crc or split.records is None
     return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:
-    """Return a ``readinto`` function that reads at most ``count`` bytes in all its calls together."""
+    """Return a ``readinto`` function, all calls of which together read at most ``count`` bytes."""
     left = count
 
     def read(view: memoryview) -> int:

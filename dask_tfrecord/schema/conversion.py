@@ -1,6 +1,6 @@
 """Convert Arrow values to another Arrow type without changing the values, and find the wider of two types.
 
-The module does not depend on pandas or on the columns of a dataset. A conversion is exact if converting the
+This module does not depend on pandas or on the columns of a dataset. A conversion is exact if converting the
 result back returns values equal to the original values, where -0.0 counts as equal to 0, and NaN as equal to
 NaN. If the caller allows rounding, floats may be rounded to the nearest shorter float.
 """
@@ -44,8 +44,8 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
     If ``rounded`` is True, floats and decimals are rounded to the nearest float of the type. If ``rounded``
     is False, a value that would be rounded raises RoundedError. Any other value that would change raises
-    MisfitError, which contains the row. If Arrow cannot convert between the types, pyarrow raises an
-    exception.
+    MisfitError, which contains the row of the value. If Arrow cannot convert between the types, pyarrow
+    raises an exception.
     """
     if array.type == type_:
         return array
@@ -168,7 +168,8 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast an array with Arrow. If Arrow has no direct cast between the two types, cast through a third type.
+    """Cast an array with Arrow. If Arrow has no direct cast between the two types, cast through a third
+    type.
     """
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):

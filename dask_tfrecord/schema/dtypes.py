@@ -18,7 +18,7 @@ _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 
 @lru_cache(maxsize=1024)  # the columns of a dataset have few different types
 def dtype_name(dtype: Any, type_: pa.DataType) -> str:
-    """Return the name of a dtype if the dtype can be restored from this Arrow type, otherwise "".
+    """Return the name of a dtype if a read can restore the dtype from this Arrow type, otherwise "".
 
     Arrow-backed and categorical columns get the name "", because their Arrow type determines the dtype.
     """
@@ -42,7 +42,7 @@ def _fits(dtype: Any, type_: pa.DataType) -> bool:
         return not isinstance(type_, pa.BaseExtensionType | pa.DictionaryType)
     try:
         found = canonical_type(pa.array(pd.Series([], dtype=dtype), from_pandas=True).type)
-    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no such type
+    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no type for the dtype
         return False
     return bool(found == type_ or (pa.types.is_large_string(found) and pa.types.is_string(type_)))
 

@@ -477,7 +477,7 @@ class Schema:
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def opened(self, names: Collection[str]) -> Self:
-        """Return a schema in which the columns ``names`` may have more categories."""
+        """Return a schema in which the columns ``names`` may contain values outside the known categories."""
         fields = (replace(item, is_closed=item.is_closed and item.name not in names) for item in self.fields)
         return replace(self, fields=tuple(fields))
 

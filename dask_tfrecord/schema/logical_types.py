@@ -49,7 +49,7 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
 
 
 def of_column(error: SchemaError, name: str) -> SchemaError:
-    """Return a copy of an error of `kind_and_depth` that also names the column."""
+    """Return a copy of an error of `kind_and_depth`, with the name of the column."""
     remedies = [remedy._replace(value={name: remedy.value}) for remedy in error.remedies]
     return error.replaced(feature=name, remedies=remedies)
 
@@ -173,7 +173,7 @@ def is_lossy(type_: pa.DataType) -> bool:
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column has after it is written and read back.
+    """Return the type of a column after a write and a read of the column.
 
     A view type such as string_view becomes the plain type, such as string. The codes of a dictionary type
     become 32-bit integers.
@@ -182,7 +182,9 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the canonical form of a type, with each innermost type replaced by what ``change`` returns."""
+    """Return the canonical type, with each innermost type replaced by the result of ``change`` for this
+    type.
+    """
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), with_leaves(type_.value_type, change), type_.ordered)
     if types.is_struct(type_):

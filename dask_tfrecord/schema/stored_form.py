@@ -324,7 +324,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
     if integers == "row_lengths":
         return numbers, counts
     edges = _edges(counts)
-    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # of each row that has at least one integer
+    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only of rows with integers
     if integers == "value_rowids":
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
         steps = np.diff(numbers, prepend=0)

@@ -44,8 +44,8 @@ _TYPES = {
 
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
-# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. This dict maps such a class
-# or message name, without the suffix "Feature", to the key of the feature's content in newer files.
+# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. This dict maps the name of
+# a class or message, without the suffix "Feature", to the key of the feature's content in newer files.
 _KEYS = {
     "FeaturesDict": "featuresDict",
     "Tensor": "tensor",
@@ -130,7 +130,9 @@ def leaves(
 
 
 def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
-    """Return how a tensor is stored, or None if its dtype is unknown or TFDS does not write such a tensor."""
+    """Return how a tensor is stored, or None if the dtype is unknown or TFDS does not write tensors of this
+    kind.
+    """
     type_, shape = _TYPES.get(str(content.get("dtype"))), _shape(content)
     encoding = _ENCODINGS.get(str(content.get("encoding") or "none").lower())
     unknown = shape.count(None)

@@ -102,8 +102,8 @@ class FileList:
     def found(cls, root: str, infos: Iterable[dict[str, Any]]) -> "FileList":
         """Create the list of the files that fsspec describes by ``infos``.
 
-        The paths are relative to ``root``. Only an HTTP page may link to files outside the root. The path of
-        such a file is its full URL.
+        The paths are relative to ``root``. Only an HTTP page may link to files outside the root. A file
+        outside the root has its full URL as path.
         """
         found = [*infos]
         if not (is_http(root) or all(info["name"].startswith(root) for info in found)):
@@ -171,7 +171,8 @@ class FileList:
         return [self.root + path for path in paths]
 
     def names_below(self, root: str) -> list[str]:
-        """Return the paths relative to ``root``. `names` returns the paths relative to the root of the list.
+        """Return the paths relative to ``root``. `names` returns the paths relative to the root of the
+        list.
         """
         if root == self.root and not is_http(root):
             return _decoded(self.rows["path"])
@@ -215,10 +216,10 @@ class FileList:
         return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
 
     def positions(self, files: "FileList") -> pa.ChunkedArray:
-        """Return, for each file of ``files``, its index in this list, or null if this list does not contain
-        the file.
+        """Return the index in this list of each file of ``files``, or null if this list does not contain the
+        file.
 
-        Two files are the same if they have the same path and the same CRC-32C.
+        Two rows describe the same file if their paths and their CRC-32Cs are equal.
         """
         found = pc.index_in(files["path"], self["path"])  # no two files of a list have the same path
         return pc.if_else(pc.equal(self["crc32c"].take(found), files["crc32c"]), found, None)

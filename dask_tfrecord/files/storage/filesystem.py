@@ -27,11 +27,11 @@ from dask_tfrecord.files.storage.store_failures import without_credentials
 
 Info = dict[str, Any]
 
-# Error codes of a symbolic link whose target does not exist, or that leads back to itself.
+# Error codes for a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-# Names that downloads, such as downloads by TensorFlow Datasets, give to incomplete files and directories.
-# The name of a partition directory does not match.
+# Names that downloads, such as downloads by TensorFlow Datasets, use for incomplete files and directories.
+# The name of a partition directory does not match this pattern.
 _UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 
@@ -39,8 +39,8 @@ class LinkFollowingDisk(LocalFileSystem):
     """A local filesystem whose methods `find` and `glob` follow symbolic links.
 
     A link to a directory is treated as a directory. A link to a directory that contains the link is not
-    followed, because following it would never end. Pipes, sockets and devices are not listed. A broken link
-    is listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
+    followed, because the search would never end. Pipes, sockets and devices are not listed. A broken link is
+    listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
     contains the visible links to directories that `find` has found.
     """
 
@@ -65,7 +65,9 @@ class LinkFollowingDisk(LocalFileSystem):
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """List one directory several times faster than fsspec, with fewer keys for each file."""
+        """List one directory several times faster than fsspec does. The info of a file contains fewer keys
+        than in fsspec.
+        """
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
             return super().ls(path, detail=detail)
@@ -230,7 +232,7 @@ def open_path(
     if not isinstance(storage_options, Mapping | None) or not all(
         isinstance(name, str) for name in storage_options or ()
     ):
-        # The message does not show the options, because they may contain credentials.
+        # The message does not contain the options, because options may contain credentials.
         kind = type(storage_options).__name__
         raise TFRecordError(f"storage_options= is not a dict with string keys (got {kind})")
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
@@ -375,7 +377,7 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
             except FileNotFoundError:
                 if directory == root:
                     raise
-                continue  # the directory was removed, or it is a broken link on a page of links
+                continue  # the directory was removed, or is a broken link on a page of links
             for info in infos:
                 path = info["name"]
                 if path in found or (

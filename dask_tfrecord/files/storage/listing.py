@@ -90,8 +90,8 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
     """Return the error for a failed request to a web server. Return None if the server answered that no file
     exists.
 
-    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
-    secrets, so the message contains only the HTTP status or the class of the error.
+    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with
+    secrets, so the error message contains only the HTTP status or the class of the failure.
     """
     cause = error.__cause__
     status = getattr(cause, "status", None)
@@ -160,10 +160,10 @@ def list_files(
 ) -> Listing:
     """List the visible files that paths on one filesystem specify.
 
-    The files in a directory (at any depth), and the files that match a glob, are sorted by path. If ``paths``
-    is a list, its order is kept. An existing path is used literally, even if it contains glob characters. As
-    in Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed the file's full
-    name. A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not
+    The files in a directory (at any depth), and the files that match a glob, are sorted by path. The order of
+    a list of paths is kept. An existing path is used literally, even if it contains glob characters. As in
+    Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed the file's full name.
+    A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not
     hidden.
 
     Raise FileNotFoundError if a path specifies no file. Raise TFRecordError for paths on different
@@ -243,7 +243,9 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store | FoundFiles) -> FileList:
-    """List the visible files below the store's root, sorted by path. A missing root has no files."""
+    """List the visible files below the store's root, sorted by path. If the root does not exist, the list is
+    empty.
+    """
     return FileList.found(_start(store), _directory(store).infos)
 
 
@@ -349,7 +351,8 @@ def _described(found: dict[str, Any]) -> frozenset[str]:
 
 
 def _is_page(info: dict[str, Any]) -> bool:
-    """Return True for an HTML page whose URL ends with a slash. Web servers show directories as such pages.
+    """Return True for an HTML page whose URL ends with a slash. Web servers show directories as such
+    pages.
     """
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
@@ -381,7 +384,7 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
         directory, _, name = path.rpartition("/")
         if not name or kind == "directory" or _is_hidden(name):
             continue
-        # A caching filesystem also lists pipes, sockets and devices.
+        # A caching filesystem lists even pipes, sockets and devices.
         if kind == "other" and not found[path].get("islink"):
             continue
         if directory not in hidden:
@@ -395,8 +398,8 @@ def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
-# Up to this many files are checked with one request for each file. A larger number of files is checked with
-# one new listing.
+# Up to this many files are checked with one request for each file. If there are more files, one new listing
+# is requested instead.
 _FEW = 256
 
 

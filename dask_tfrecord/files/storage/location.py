@@ -57,7 +57,7 @@ def stamp_of(info: dict[str, Any]) -> str:
     if info.get("islink"):
         return ""
     stamp: Any = ""
-    for key in _STAMPS:  # a generator would take several times as long
+    for key in _STAMPS:  # a loop, because a generator would take several times as long
         if (value := info.get(key)) is not None:
             stamp = value
             break
@@ -142,7 +142,7 @@ class FileReader:
 
     def peek(self, count: int) -> bytes:
         """Return the first ``count`` bytes of the range, or all bytes if there are fewer. Call `peek` before
-        other reads.
+        any other read.
         """
         head = memoryview(bytearray(count))
         end = 0
@@ -384,7 +384,7 @@ class Location:
         """List the names in a directory below the root, without a cache. Return no names for a missing
         directory.
         """
-        # Over HTTP, a file would be listed as a directory.
+        # Over HTTP, fsspec would list a file as a directory.
         if "://" in self.root and not self.root.endswith("/"):
             return []
         path = self.join(directory)
@@ -395,8 +395,8 @@ class Location:
             return []
 
     def _ls(self, path: str) -> list[str]:
-        # On S3, `isdir` lists the directory into the cache. `ls` would also list the parent of a missing
-        # directory, which may hold many files.
+        # On S3, `isdir` lists the directory into the cache. For a missing directory, `ls` would list the
+        # parent, which may contain many files.
         if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
             return []
         return list(self.fs.ls(path, detail=False))
@@ -408,7 +408,7 @@ class Location:
             return bool(self.fs.exists(path))
         bucket, _, key = path.partition("/")
         try:
-            # `exists` would also list the directory of this name.
+            # `exists` would send a second request, which lists the directory of this name.
             self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
         except FileNotFoundError:
             return False
@@ -442,8 +442,8 @@ class Location:
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the whole file
-        is read.
+        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the range is
+        the whole file.
 
         ``size`` and ``stamp`` come from a listing. Raise FileChangedError if a known size or stamp differs
         from the current size or stamp.
@@ -485,7 +485,7 @@ class Location:
                 # Read the file with one request, which servers without ranges can answer.
                 options["block_size"] = 0
             elif expected.size is not None:
-                # Request one byte more than expected, so that a longer file is noticed.
+                # Request one byte more than expected, to detect that the file has become larger.
                 options["size"] = expected.size + 1
         file = self.fs.open(path, "rb", **options)
         # All readers of one in-memory file of fsspec share one object with one position.
@@ -540,7 +540,7 @@ class Location:
     def look(self, path: str) -> Info:
         """Request the current info of a file, or of the target of a link, from the store.
 
-        If the file was moved, its info may contain no stamp.
+        If the file was moved, the info may contain no stamp.
         """
 
         def look_at(at: str) -> Info:

@@ -126,7 +126,7 @@ class SFTP(SFTPFileSystem):
         """Return the info of the file to which a link leads. If the link does not lead to a file, return the
         info of the link without size and times.
 
-        Links to directories stay links, so that no search leaves the directory in which it began.
+        Links to directories remain links, so that no search leaves the directory in which the search began.
         """
         with suppress(FileNotFoundError):
             info: dict[str, Any] = self.info(link["name"])
@@ -233,7 +233,7 @@ class _File:
             self._fs.request(self._file.close)
 
     def flush(self) -> None:
-        """Do nothing, because each write waits for its answers."""
+        """Do nothing, because each write waits for the answers of the server."""
 
     def tell(self) -> int:
         return self._position

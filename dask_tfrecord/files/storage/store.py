@@ -1,7 +1,7 @@
 """Create, move and remove files on any fsspec filesystem, so that a file appears complete or not at all.
 
-The module also lists and aborts uploads to S3 that killed writes have left unfinished. Messages of this
-module contain no credentials.
+Two functions list and abort uploads to S3 that killed writes have left unfinished. Messages of this module
+contain no credentials.
 """
 
 import io
@@ -138,9 +138,9 @@ class Store(Location, ABC):
         """Create a file that appears at ``path`` when the ``with`` block ends. If the block raises, the file
         never appears.
 
-        An existing file is replaced atomically. A ``durable`` local file is flushed to the disk before it
-        appears, so that it survives a power cut. Raise DestinationError if the filesystem is read-only, as
-        HTTP is, or if `refuse_links` refuses the path.
+        An existing file is replaced atomically. If ``durable`` is True, a local file is flushed to the disk
+        before it appears, so that the file survives a power cut. Raise DestinationError if the filesystem is
+        read-only, as HTTP is, or if `refuse_links` refuses the path.
         """
         self.refuse_links([path])
         try:
@@ -162,7 +162,8 @@ class Store(Location, ABC):
         """Create a file with these bytes. If the file exists, leave it unchanged and raise FileExistsError.
 
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
-        concurrent calls succeeds. On all other filesystems, only the threads of one process are kept apart.
+        concurrent calls succeeds. On any other filesystem, this promise holds only among the threads of one
+        process.
         """
         self.refuse_links([path])
         self._create_exclusively(path, data)
@@ -173,7 +174,7 @@ class Store(Location, ABC):
     def touch(self, path: str) -> None:
         """Create an empty file. An existing file or link at the path is replaced.
 
-        An existing file is not emptied instead, because it may be a hard link to a file outside of the root.
+        Emptying an existing file would be wrong, because the file may have a hard link outside of the root.
         """
         with self.create(path, durable=False):
             pass
@@ -210,7 +211,7 @@ class Store(Location, ABC):
         return None
 
     def put_back(self, kept: str, path: str) -> None:
-        """Move a file back that `set_aside` has moved."""
+        """Move a file that `set_aside` has moved back to ``path``."""
         self.place(kept, path)
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
@@ -238,7 +239,7 @@ class Store(Location, ABC):
         self.remove_empty({parent_of(path) for path in paths})
 
     def remove_file(self, path: str) -> None:
-        """Remove a file, but not its directory. A missing file is ignored."""
+        """Remove a file, but not the directory of the file. A missing file is ignored."""
         self.refuse_links([path])
         with suppress(FileNotFoundError):
             self.fs.rm_file(path)
@@ -583,7 +584,8 @@ class Upload(NamedTuple):
 
 
 def unfinished_uploads(store: Store) -> list[Upload]:
-    """List the unfinished multipart uploads below the root. For stores other than S3, return an empty list.
+    """List the unfinished multipart uploads below the root. For stores other than S3, return an empty
+    list.
     """
     if not hasattr(store.fs, "call_s3"):
         return []

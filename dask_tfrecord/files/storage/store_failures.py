@@ -113,7 +113,7 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
 
 
 def _azure_refusal(error: Any, place: str | None) -> OSError | None:
-    """Return an error that names the path if Azure refused a request; None if a file has changed."""
+    """Return an error that names the path if Azure refused a request. Return None if a file has changed."""
     status = getattr(error, "status_code", None)
     if status == HTTPStatus.PRECONDITION_FAILED:
         return None
@@ -219,7 +219,8 @@ _QUERY = re.compile(
     re.IGNORECASE,
 )
 
-# A secret with fewer characters is hidden only as a whole word, because it may be part of harmless words.
+# A secret with fewer characters than this is hidden only as a whole word, because harmless words may contain
+# the same characters.
 _SHORT = 6
 
 
@@ -233,7 +234,8 @@ def without_credentials(text: str) -> str:
 
 
 def secrets_of(*places: Any) -> frozenset[str]:
-    """Return the secrets in paths, in storage options, and in objects that contain a store or a filesystem.
+    """Return the secrets in paths, in storage options, and in objects that contain a store or a
+    filesystem.
     """
     found = set(_secrets(places, set()))
     found |= {
@@ -243,7 +245,7 @@ def secrets_of(*places: Any) -> frozenset[str]:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """Replace these secrets in a text by "***", and remove the credentials from its URLs."""
+    """Replace secrets in a text by "***", and remove the credentials from URLs in the text."""
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) < _SHORT:
@@ -279,9 +281,9 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path, the endpoint and what to check. An
-    exception that shows a secret is replaced by an exception without the secret, the cause and the context.
-    The replacement has the same class if the class is built-in or belongs to this library. Otherwise, the
-    class of the replacement is the built-in base class.
+    exception that contains a secret is replaced by an exception without the secret, the cause and the
+    context. If the class of the exception is built-in or belongs to this library, the replacement has the
+    same class. For any other exception, the class of the replacement is the built-in base class.
     """
 
     @wraps(function)
@@ -354,7 +356,7 @@ def is_secret_name(key: object) -> bool:
 def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
         yield text
-        yield text.rpartition(" ")[2]  # the token in the value of a header such as "Bearer ..."
+        yield text.rpartition(" ")[2]  # the token of a header value such as "Bearer ..."
         # A connection string or a SAS token of Azure contains secrets in fields such as "sig=...".
         fields = (field.partition("=") for field in re.split("[;&?]", text))
         yield from (value for key, _, value in fields if is_secret_name(key))
