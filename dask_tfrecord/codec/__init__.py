@@ -83,9 +83,7 @@ _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is no
 
 
 class Damage(NamedTuple):
-    """The position of a record that the kernel could not decode, and the reason. ``_kernel.pyi`` describes
-    the fields.
-    """
+    """The position of a record that the kernel could not decode, and why. See ``_kernel.pyi``."""
 
     record: int
     offset: int
@@ -187,9 +185,7 @@ class Checked(NamedTuple):
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the joined bytes of the intact records. The bytes are copied only if some range is
-        damaged.
-        """
+        """Return the joined bytes of the intact records. They are copied only if a range is damaged."""
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
         return memoryview(self._take(data, 0).buffers()[2] or b"")
@@ -267,9 +263,7 @@ class Statistics(NamedTuple):
 
 
 class Encoder:
-    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the Arrow types that the kernel
-    encodes.
-    """
+    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the supported Arrow types."""
 
     def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
         self._columns = tuple(columns)
@@ -357,8 +351,7 @@ class Decoder:
 
 
 class Feature(NamedTuple):
-    """Summarise one feature in all undamaged records. The kernel's `Inference.features` describes the fields.
-    """
+    """Summarise one feature in all undamaged records. ``_kernel.pyi`` describes the fields."""
 
     name: str
     feature_list: bool
@@ -411,9 +404,7 @@ class Inference:
 
 
 class Scanned(NamedTuple):
-    """The result of `scan`. ``offsets`` and ``numbers`` (record indices) are None unless the caller requested
-    them.
-    """
+    """The result of `scan`. ``offsets`` and ``numbers`` (record indices) are None unless requested."""
 
     records: int
     consumed: int

@@ -50,9 +50,7 @@ class Encoder:
 
     def __init__(self, columns: Sequence[Column], record_type: str) -> None: ...
     def bind(self, batch: ArrowArray) -> None:
-        """Set the batch whose rows the next calls encode. Raises EncodeError if the columns have other Arrow
-        types.
-        """
+        """Set the batch to encode. Raises EncodeError if an Arrow type does not fit the column."""
 
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Buffer | None = None
@@ -258,9 +256,7 @@ def limit_pool(bytes: int) -> None:
     """
 
 def raise_pool_limit(bytes: int) -> None:
-    """Raise the pool's default limit to this number of bytes. Do nothing if `limit_pool` was called
-    before.
-    """
+    """Raise the pool's default limit to ``bytes``. Do nothing if `limit_pool` was called before."""
 
 def pool_array(size: int) -> npt.NDArray[np.uint8]:
     """Return an array of uninitialised memory. The memory returns to the pool when the array is dropped."""

@@ -353,8 +353,8 @@ class StreamDecompressor:
 
 
 class ArrowDecompressor:
-    """Read all frames of a file to their ends with pyarrow. Bytes after a frame that are not another frame
-    are damage.
+    """Read all frames of a file to their ends with pyarrow. Other bytes between or after frames are
+    damage.
     """
 
     def __init__(self, name: str, readinto: ReadInto) -> None:
@@ -436,9 +436,7 @@ def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Return a decompressor of ISA-L. ``flag`` selects between the header and checksum of gzip and of
-    zlib.
-    """
+    """Return a decompressor of ISA-L. ``flag`` selects the header and checksum of either gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
 
@@ -450,9 +448,7 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Open the decompressor of a file or, if ``inside`` is True, of the rest of a file from a later block
-    on.
-    """
+    """Open the decompressor of a file. If ``inside`` is True, the file is read from a later block on."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
@@ -544,9 +540,7 @@ def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool =
 
 
 def decompress_block(stored: Buffer, compression: Compression) -> bytearray:
-    """Return the decompressed content of one block or of several adjacent blocks, given their stored
-    bytes.
-    """
+    """Return the content of one block, or of several adjacent blocks, given their stored bytes."""
     end = EMPTY_LAST_BLOCK if compression in ("gzip", "zlib") else b""
     stream = decompressor(BytesIO(bytes(stored) + end).readinto, compression, inside=True)
     content, chunk = bytearray(), memoryview(bytearray(_CHUNK_BYTES))

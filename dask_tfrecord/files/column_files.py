@@ -116,9 +116,7 @@ class ColumnFileReader:
         return self._features
 
     def _load(self) -> None:
-        """Read the footer, unless it was read before or is damaged. If the store fails, the next call tries
-        again.
-        """
+        """Read the footer once. If the store fails, the next call tries again."""
         if not self._is_known:
             with self.doubts():
                 self._read_footer()
@@ -221,9 +219,7 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Verify the checksums of these columns in these row groups, and return their bytes as an open
-        file.
-        """
+        """Verify the checksums of columns in some row groups, and return their bytes as an open file."""
         if self._content is not None:
             return pa.BufferReader(self._content)
         spans = self.spans(groups, names)
@@ -302,9 +298,7 @@ class StoredRows:
 
     @cached_property
     def groups(self) -> list[RowGroup]:
-        """The row groups that contain the split's rows. The first and the last row group may extend beyond
-        the split.
-        """
+        """The row groups with the split's rows. The first and last row group may extend beyond the split."""
         at, groups = self.file.groups_of(self.first, self.first + self.records)
         starts = [one - self.first for one in self.file.starts[at : at + len(groups) + 1]]
         return list(zip(starts, starts[1:], groups, strict=False))
@@ -338,9 +332,7 @@ def all_chunks(metadata: pq.FileMetaData) -> list[ColumnChunk]:
 
 
 def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, int]:
-    """Return the start and the end of a column chunk in the column file, including the headers of its
-    pages.
-    """
+    """Return the start and the end of a column chunk in its file, including the headers of the pages."""
     column = metadata.row_group(group).column(at)
     start = column.dictionary_page_offset or column.data_page_offset
     return start, start + column.total_compressed_size
@@ -456,9 +448,7 @@ class _Sink(io.RawIOBase):
 
 
 class ColumnFileWriter:
-    """Write one column file for the data files of a task. Add the rows of one data file after the rows of
-    another.
-    """
+    """Write one column file for the data files of a task. Add the rows of one data file at a time."""
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)

@@ -132,9 +132,7 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class _FileLosses:
-    """The damage of one file: the number of damaged ranges, their total size in bytes, and the first few
-    ranges.
-    """
+    """The damage of one file: the number of damaged ranges, their total size, and the first few ranges."""
 
     count: int = 0
     bytes: int = 0
@@ -175,9 +173,7 @@ class Losses:
 
     @property
     def count(self) -> int:
-        """The number of skipped records, plus the number of skipped ranges in which no record can be
-        identified.
-        """
+        """The number of skipped records and of skipped ranges without an identifiable record."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager

@@ -47,8 +47,8 @@ def part_name(
 
 
 def check_labels(labels: Sequence[object]) -> None:
-    """Raise TFRecordError if a label that ``name_function=`` returned is invalid in a file name, or is not
-    unique.
+    """Raise TFRecordError if two labels of ``name_function=`` are equal, or if a file name cannot contain
+    one.
     """
     for label in labels:
         is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES

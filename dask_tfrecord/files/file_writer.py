@@ -164,9 +164,7 @@ class SpareThreads:
             self._release()
 
     def run(self, work: Callable[[memoryview], bytes], content: memoryview) -> Future[bytes]:
-        """Call ``work(content)`` on a spare thread. If no processor is idle, call ``work`` on the calling
-        thread.
-        """
+        """Call ``work(content)`` on a spare thread, or on the calling thread if no processor is idle."""
         with self._lock:
             is_idle = self._idle > 0
             self._idle -= is_idle
@@ -302,9 +300,7 @@ def write_files(
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
-    """Return the names of the features with a value in each row. If the tables are created lazily, return no
-    names.
-    """
+    """Return the features with a value in each row, or no features if the tables are created lazily."""
     if not isinstance(rows.pieces, list):
         return []
     names = [one.name for one in features]
@@ -382,9 +378,7 @@ class _RecordStream:
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` with the path, and with the index that the row had before
-        sorting.
-        """
+        """Return a copy of an error of `take` with the path, and with the row's index before sorting."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
@@ -426,9 +420,7 @@ class _RecordStream:
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows since the last call to the column file. These rows must still be bound to the
-        encoder.
-        """
+        """Add the rows since the last call to the column file, while the encoder still holds these rows."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
             for end, content in self._buffers:  # in one loop, because a step between two writes takes 8 us
@@ -442,9 +434,7 @@ class _RecordStream:
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows since the last call to the statistics. These rows must still be bound to the
-        encoder.
-        """
+        """Add the rows since the last call to the statistics, while the encoder still holds these rows."""
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]
         if is_part:

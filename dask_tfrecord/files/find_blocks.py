@@ -227,9 +227,7 @@ def _skip_damage(window: "_FileWindow", part: _Range) -> None:
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
-    """Return the size of the window's first frame, or 0 if the header is damaged or the frame would exceed
-    the file.
-    """
+    """Return the size of the window's first frame, or 0 if the header is damaged or the file is too short."""
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0

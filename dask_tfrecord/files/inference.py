@@ -1,6 +1,4 @@
-"""Summarise the features of sampled records. Schemas are inferred from the names, the kinds and the numbers
-of values of these features.
-"""
+"""Summarise the features of sampled records: names, kinds and numbers of values, to infer schemas."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -35,9 +33,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: the file's path, the record's index in the file, and the decompressed
-    offset.
-    """
+    """The position of a record: the path of the file, the index in the file, and the decompressed offset."""
 
     path: str
     record: int
@@ -107,9 +103,7 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is not a protobuf message of any type, so that the records can only be read as
-        bytes.
-        """
+        """True if a record is no protobuf message of any type, so that records can only be read as bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property

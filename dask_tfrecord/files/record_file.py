@@ -191,9 +191,7 @@ class RecordFile(NamedTuple):
             raise locate_error(error, self.path, record, options.max_record_bytes) from None
 
     def chunks(self) -> Iterator[Chunk[Scanned]]:
-        """Yield the records chunk by chunk, and find where each record begins, without parsing the
-        records.
-        """
+        """Yield the records chunk by chunk, with the position of each record, but without parsing them."""
         verify_crc, limit = self.options.verify_crc, self.options.max_record_bytes
         return self.run(partial(scan, offsets=True, verify_crc=verify_crc, max_record_bytes=limit))
 
@@ -280,9 +278,7 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def content_bytes(split: Split) -> int:
-    """Estimate the decompressed size of a split in bytes. Return 0 or less if the size of the file is
-    unknown.
-    """
+    """Estimate the decompressed size of a split in bytes. If the file's size is unknown, return 0 or less."""
     if split.stop is not None:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset

@@ -179,8 +179,6 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. Each group is read in one
-    step.
-    """
+    """Divide ranges of these sizes into groups of about `TABLE_BYTES` bytes, each read in one step."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
     return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])

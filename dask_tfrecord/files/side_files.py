@@ -62,17 +62,13 @@ def without_side_files(
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix or the file name that marks a path as a possible side file, or None for any other
-    path.
-    """
+    """Return the suffix or file name that marks a path as a possible side file, or None if neither does."""
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
 
 def _is_plainly_other(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is empty, or if its first bytes match another known format and no TFRecord
-    file.
-    """
+    """Return True if a file is empty, or begins like another known format and not like a TFRecord file."""
     if file.size == 0:
         return True
     try:

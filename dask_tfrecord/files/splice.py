@@ -215,9 +215,7 @@ class SplicedFile:
 def _stored_blocks(
     store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
 ) -> Iterator[StoredBlock]:
-    """Yield the blocks that a `FileEntry` lists. At the end, raise FileChangedError if the file's checksum is
-    wrong.
-    """
+    """Yield the blocks that a `FileEntry` lists. At the end, raise FileChangedError for a wrong checksum."""
     path, blocks = store.join(source.path), source.blocks
     stops = [(block.offset, block.record) for block in blocks[1:]]
     stops.append((source.bytes - tail_bytes, source.records))
@@ -313,9 +311,7 @@ Rows = tuple[pa.Table, Ints]
 def with_column_file(
     store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
 ) -> list[FileEntry]:
-    """Write one column file for several data files and their rows. Return each `FileEntry` with the column
-    file.
-    """
+    """Write one column file for several data files. Return each `FileEntry` with the column file."""
     entries = []
     with create_column_file(store, columns.path, columns.features) as writer:
         for entry, parts in files:
@@ -357,9 +353,7 @@ def rows_of_file(
 
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
-    """Yield the rows of a data file from the column file. Stop at the first row group that is missing or
-    damaged.
-    """
+    """Yield the rows of a data file from its column file. Stop at a missing or damaged row group."""
     stored = StoredRows.of(open_column_file(store, file), source)
     if stored is None:
         return

@@ -120,9 +120,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
 
 def table_token(table: pa.Table) -> str:
-    """Return a hash of the rows of a file list, or of the columns of `Partitions.files` that describe
-    splits.
-    """
+    """Return a hash of a file list, or of the columns of `Partitions.files` that describe splits."""
     flat = table.combine_chunks().flatten()
     # Arrow does not define the bytes of a buffer at the position of a null. The numbers in these columns are
     # never negative, so -1 can represent null.

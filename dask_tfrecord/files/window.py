@@ -158,9 +158,7 @@ class Window:
             self.final = read == 0
 
     def read_all(self) -> memoryview:
-        """Read to the end of the split, and return all bytes. The window does not overwrite the returned
-        bytes.
-        """
+        """Read to the end of the split, and return all bytes, which the window does not overwrite later."""
         self.fill(self._size)
         while not self.final:
             self.fill(2 * len(self.data))
@@ -183,9 +181,7 @@ class Window:
 
 
 def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
-    """Allocate a buffer. The system provides memory for a page of the buffer only when the page is first
-    written.
-    """
+    """Allocate a buffer. The system provides memory for each page only when the page is first written."""
     rounded = (size // _ALIGNMENT + 2) * _ALIGNMENT
     return memoryview(pa.allocate_buffer(rounded)).cast("B") if allocate is None else allocate(rounded)
 
@@ -248,9 +244,7 @@ def open_window(
 
 
 def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file. The reader raises if the file ends before the view is
-    full.
-    """
+    """Fill a view with the next bytes of a file. The reader raises if the file ends too early."""
     at = 0
     while at < len(view):
         at += reader.readinto(view[at:])

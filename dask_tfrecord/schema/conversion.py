@@ -168,9 +168,7 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast an array with Arrow. If Arrow has no direct cast between the two types, cast through a third
-    type.
-    """
+    """Cast an array with Arrow, through a third type if Arrow has no cast between the two types."""
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)

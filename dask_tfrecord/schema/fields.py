@@ -185,9 +185,7 @@ class Field:
 
     @property
     def is_required(self) -> bool:
-        """True if a record without a value of the column raises an error, so that the column contains no
-        null.
-        """
+        """True if a record without a value of the column raises an error, so the column has no nulls."""
         return self.form is not None and self.form.is_plain and not self.form.is_optional
 
     @property

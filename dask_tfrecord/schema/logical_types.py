@@ -143,9 +143,7 @@ def innermost(type_: pa.DataType) -> pa.DataType:
 
 
 def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the innermost types of a type: one type for each leaf of a struct, or a single type for any
-    other type.
-    """
+    """Return the innermost types of a type: one for each leaf of a struct, and one for any other type."""
     type_ = innermost(type_)
     if not types.is_struct(type_):
         return [type_]
@@ -182,9 +180,7 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the canonical type, with each innermost type replaced by the result of ``change`` for this
-    type.
-    """
+    """Return the canonical type, after applying ``change`` to each innermost type."""
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), with_leaves(type_.value_type, change), type_.ordered)
     if types.is_struct(type_):
@@ -288,9 +284,7 @@ def _item(name: str) -> pa.DataType:
 
 
 def _split(fields: str) -> list[str]:
-    """Split the text inside ``struct<...>`` into the fields. Commas inside the type of a field do not split
-    it.
-    """
+    """Split the text inside ``struct<...>`` into fields. A comma inside a field's type does not count."""
     found: list[str] = []
     for text in filter(None, fields.split(", ")):
         if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):

@@ -179,9 +179,7 @@ def _raise_at_first(
 
 
 def list_offsets(lists: pa.Array) -> Offsets:
-    """Return the position in ``lists.flatten()`` at which each list starts, followed by the end of the last
-    list.
-    """
+    """Return the start of each list in ``lists.flatten()``, followed by the end of the last list."""
     lengths = lists.sizes if is_list_view(lists.type) else pc.list_value_length(lists)
     lengths = pc.if_else(lists.is_valid(), lengths, 0)
     return np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
@@ -254,9 +252,7 @@ def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest integer that a type can hold, or None if the type can hold every
-    int64.
-    """
+    """Return the least and the greatest integer that a type can hold, or None if every int64 fits."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -381,9 +377,7 @@ def with_marker(array: pa.StructArray, features: Sequence[pa.Array]) -> list[pa.
 
 
 def from_marker(type_: pa.StructType, marker: pa.Array, fields: Sequence[pa.Array]) -> pa.StructArray:
-    """Create an array of structs from the marker and the fields. This function is the inverse of
-    `with_marker`.
-    """
+    """Create an array of structs from the marker and the fields, as the inverse of `with_marker`."""
     return structs(type_, reduce(pc.or_, (one.is_valid() for one in fields), marker.is_valid()), fields)
 
 

@@ -118,9 +118,7 @@ class StoredForm:
 
     @property
     def is_plain(self) -> bool:
-        """True if the column's values are stored unchanged, as scalars, in one feature with the name of the
-        column.
-        """
+        """True if the column's values are stored unchanged, as scalars, in a feature of the same name."""
         is_scalar = self.depth == 0 and self.encoding == "none"
         is_other = pa.types.is_uint64(self.value_type) or self.has_codes or self.spellings is not None
         return is_scalar and not is_other and self.value_feature is None

@@ -130,9 +130,7 @@ def leaves(
 
 
 def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
-    """Return how a tensor is stored, or None if the dtype is unknown or TFDS does not write tensors of this
-    kind.
-    """
+    """Return how a tensor is stored, or None if the dtype is unknown or TFDS writes no such tensors."""
     type_, shape = _TYPES.get(str(content.get("dtype"))), _shape(content)
     encoding = _ENCODINGS.get(str(content.get("encoding") or "none").lower())
     unknown = shape.count(None)

@@ -34,9 +34,7 @@ class FileInfo:
 
     @property
     def compression(self) -> Compression | None:
-        """The codec of the file. If no snapshot records the codec, the suffix of the file name determines the
-        codec.
-        """
+        """The codec in the snapshot or, if no snapshot records a codec, the codec of the name's suffix."""
         return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:
@@ -122,9 +120,7 @@ class FileList:
         return cls(pa.concat_tables([one.rows for one in lists], promote_options="default"), lists[0].root)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Serialize and compress the rows for pickling, because Dask sends read plans to the scheduler of a
-        cluster.
-        """
+        """Compress the rows for pickling, because Dask sends read plans to the scheduler of a cluster."""
         sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(sink, self.rows.schema, options=options) as writer:
             writer.write_table(self.rows)
@@ -171,9 +167,7 @@ class FileList:
         return [self.root + path for path in paths]
 
     def names_below(self, root: str) -> list[str]:
-        """Return the paths relative to ``root``. `names` returns the paths relative to the root of the
-        list.
-        """
+        """Return the paths relative to ``root``, whereas `names` are relative to the root of the list."""
         if root == self.root and not is_http(root):
             return _decoded(self.rows["path"])
         start = unquoted_path(root)
@@ -191,17 +185,13 @@ class FileList:
 
     @property
     def partition_columns(self) -> pa.Table:
-        """The values of the partition columns, as a table in which each column has the name of the partition
-        column.
-        """
+        """The values of the partition columns, as a table with the names of the partition columns."""
         start = value_name("")
         names = [name for name in self.rows.column_names if name.startswith(start)]
         return self.rows.select(names).rename_columns([name.removeprefix(start) for name in names])
 
     def with_values(self, values: Mapping[str, Any]) -> "FileList":
-        """Return the list with the partition columns ``values`` instead of the partition columns of this
-        list.
-        """
+        """Return the list with the partition columns ``values`` instead of its present partition columns."""
         start = value_name("")
         kept = self.select(name for name in self.rows.column_names if not name.startswith(start))
         return kept.with_columns({value_name(name): column for name, column in values.items()})

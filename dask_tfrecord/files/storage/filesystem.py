@@ -364,9 +364,7 @@ def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
 
 
 def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Info]:
-    """Find all files and directories up to ``depth`` levels below ``root``. Raise if a directory cannot be
-    listed.
-    """
+    """Find all files and directories up to ``depth`` levels below ``root``. Raise if a listing fails."""
     found: dict[str, Info] = {}
     level, waiting = 0, [root]
     while waiting and level != depth:

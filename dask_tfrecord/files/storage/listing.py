@@ -231,9 +231,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. If the root is an HTTP page of links, the root of the returned store ends with a
-    slash.
-    """
+    """Return the store. If the root is an HTTP page of links, the returned root ends with a slash."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -243,9 +241,7 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store | FoundFiles) -> FileList:
-    """List the visible files below the store's root, sorted by path. If the root does not exist, the list is
-    empty.
-    """
+    """List the visible files below the store's root, sorted by path. A missing root contains no files."""
     return FileList.found(_start(store), _directory(store).infos)
 
 
@@ -351,9 +347,7 @@ def _described(found: dict[str, Any]) -> frozenset[str]:
 
 
 def _is_page(info: dict[str, Any]) -> bool:
-    """Return True for an HTML page whose URL ends with a slash. Web servers show directories as such
-    pages.
-    """
+    """Return True for an HTML page whose URL ends with a slash: a web server's view of a directory."""
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 
@@ -427,8 +421,6 @@ def _without_unchanged(store: Store, files: FileList) -> FileList:
 
 
 def check_file(store: Store, file: FileInfo) -> None:
-    """Raise FileChangedError if a file changed since it was listed. Without a stamp, only the sizes are
-    compared.
-    """
+    """Raise FileChangedError if a file changed since it was listed. Without a stamp, only the size counts."""
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     expected.check(store.look(file.path))

@@ -183,9 +183,7 @@ class FileReader:
         return count
 
     def _read(self, view: memoryview, wanted: int | None) -> int:
-        """Read into ``view``. If each read of the file sends a request, read into the reader's buffer
-        instead.
-        """
+        """Read into ``view``, or into the reader's buffer if each read of the file sends a request."""
         if isinstance(self._file, AbstractBufferedFile) or not hasattr(self._file, "readinto"):
             most = REQUEST_BYTES if wanted is None else min(wanted, REQUEST_BYTES)
             data = self._file.read(most)
@@ -337,9 +335,7 @@ class Location:
         return path[len(self.join("")) :]
 
     def public(self, path: str | None = None) -> str:
-        """Return a path, or the root, as messages and results contain it: a URL without credentials and
-        query.
-        """
+        """Return a path, or the root, as a URL without credentials and query, for messages and results."""
         path = self.root if path is None else path
         scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
         if scheme in ("http", "https"):
@@ -365,9 +361,7 @@ class Location:
         return [*map(public, paths)]
 
     def real_path(self, path: str) -> str:
-        """Resolve the links in a path. On a remote store, return the path unchanged, because readers see no
-        links.
-        """
+        """Resolve the links in a path. Return a remote path unchanged, because readers see no links there."""
         return path
 
     def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
@@ -381,9 +375,7 @@ class Location:
     # -- Listing ---------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the root, without a cache. Return no names for a missing
-        directory.
-        """
+        """List the names in a directory below the root, without a cache. A missing directory has no names."""
         # Over HTTP, fsspec would list a file as a directory.
         if "://" in self.root and not self.root.endswith("/"):
             return []

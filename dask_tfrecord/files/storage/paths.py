@@ -74,9 +74,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def check_url(text: str) -> None:
-    """Raise TFRecordError for a path or URL that fsspec or a store would silently interpret as another
-    path.
-    """
+    """Raise TFRecordError for a path or URL that fsspec or a store would silently read as another path."""
     # In Python, the name of a local file that is not valid Unicode contains low surrogates, which
     # `os.fsencode` encodes.
     if re.search("[\0\ud800-\udc7f\udd00-\udfff]", text):

@@ -106,9 +106,7 @@ class SFTP(SFTPFileSystem):
     # -- Directories -----------------------------------------------------------------------------------------
 
     def exists(self, path: str, **options: Any) -> bool:
-        """Return True if a path exists. Raise if the request fails, whereas the method of fsspec would return
-        False.
-        """
+        """Return True if a path exists. Raise if the request fails, unlike fsspec, which returns False."""
         try:
             self.info(path)
         except FileNotFoundError:
@@ -259,9 +257,7 @@ class _File:
         self._position += len(view)
 
     def readinto(self, view: memoryview) -> int:
-        """Read the next bytes of the file. Return the number of bytes, which is 0 only at the end of the
-        file.
-        """
+        """Read the next bytes of the file. Return the number of bytes, which is 0 only at the file's end."""
         count: int = self._fs.request(self._read, view[:_BUFFER])
         self._position += count
         return count

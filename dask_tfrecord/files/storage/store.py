@@ -74,9 +74,7 @@ class Store(Location, ABC):
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Store":
-        """Open the filesystem of a path or URL, with the path as root, and drop cached listings of the
-        filesystem.
-        """
+        """Open the filesystem of a path or URL, with the path as root, and drop all cached listings."""
         text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -584,9 +582,7 @@ class Upload(NamedTuple):
 
 
 def unfinished_uploads(store: Store) -> list[Upload]:
-    """List the unfinished multipart uploads below the root. For stores other than S3, return an empty
-    list.
-    """
+    """List the unfinished multipart uploads below the root. Only S3 has multipart uploads."""
     if not hasattr(store.fs, "call_s3"):
         return []
     bucket, _, key = store.join("").partition("/")

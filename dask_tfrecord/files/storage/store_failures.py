@@ -234,9 +234,7 @@ def without_credentials(text: str) -> str:
 
 
 def secrets_of(*places: Any) -> frozenset[str]:
-    """Return the secrets in paths, in storage options, and in objects that contain a store or a
-    filesystem.
-    """
+    """Return the secrets in paths, storage options, and objects that contain a store or a filesystem."""
     found = set(_secrets(places, set()))
     found |= {
         change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
