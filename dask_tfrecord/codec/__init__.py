@@ -18,11 +18,11 @@ from dask_tfrecord.errors import IGNORE_FEATURES, CorruptRecordError, Remedy, Sc
 Kind = Literal["int64", "float", "bytes", "string"]
 RecordType = Literal["example", "sequence_example", "bytes"]
 
-# The key of a feature in a record: the name of the feature, and True if it is a feature list. A
+# The key of a feature in a record: the feature's name, and True if the feature is a feature list. A
 # SequenceExample may have a feature and a feature list of the same name.
 FeatureKey: TypeAlias = tuple[str, bool]
 
-# A map from each kind to the Arrow type of the values that the kernel encodes and decodes.
+# Maps each kind to the Arrow type of the values that the kernel encodes and decodes.
 KIND_TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
     "float": pa.float32(),
@@ -53,8 +53,7 @@ def nested(type_: pa.DataType, depth: int) -> pa.DataType:
     return nested(pa.list_(type_), depth - 1) if depth else type_
 
 
-# The kernel's reasons for a value that does not fit its column in the schema, although the file is not
-# damaged.
+# The kernel's reasons if a value does not fit its column in the schema, but the file is not damaged.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
@@ -77,14 +76,14 @@ PAYLOAD_REASONS = frozenset(
     }
 )
 
-# The kernel's reason for a record with which an inference would exceed ``max_features``.
+# The kernel's reason if a record would raise the number of inferred features above ``max_features``.
 TOO_MANY_FEATURES = "more features than max_features"
 
 _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
 
 
 class Damage(NamedTuple):
-    """The position of a record that the kernel could not decode, and the reason. See ``_kernel.pyi``."""
+    """The position of a record that the kernel could not decode, and why. See ``_kernel.pyi``."""
 
     record: int
     offset: int
@@ -116,7 +115,7 @@ class Damage(NamedTuple):
         return SchemaError(problem, remedies=self._remedies(column), **place)
 
     def _remedies(self, column: Column) -> list[Remedy]:
-        """Return the arguments with which the record can be read, as remedies."""
+        """Return remedies: keyword arguments with which a read accepts the record."""
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
@@ -136,7 +135,7 @@ def too_many_features(count: int, **place: Any) -> SchemaError:
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a feature in the context whose column reads a feature list, or vice versa."""
+    """Return the error for a feature in the context if its column reads a feature list, or vice versa."""
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
@@ -153,10 +152,10 @@ Ints = npt.NDArray[np.int64]
 class Checked(NamedTuple):
     """Describe the intact records and the damaged ranges in the first ``consumed`` bytes of some data.
 
-    A damaged range is one record whose length is considered correct, or all bytes up to the next record. If
-    ``continues`` is True, the first range continues the last range of the preceding data. If ``is_open`` is
-    True, the last range may continue in the following data. ``records_before`` counts the intact records
-    before each range. ``reasons`` are indices into ``texts``.
+    A damaged range is either one record whose length is considered correct, or all bytes up to the next
+    record. If ``continues`` is True, the first range continues the last range of the preceding data. If
+    ``is_open`` is True, the last range may continue in the following data. ``records_before`` counts the
+    intact records before each range. ``reasons`` are indices into ``texts``.
     """
 
     records: int
@@ -186,7 +185,7 @@ class Checked(NamedTuple):
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the joined bytes of the intact records. The bytes are copied only if there is damage."""
+        """Return the joined bytes of the intact records. They are copied only if a range is damaged."""
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
         return memoryview(self._take(data, 0).buffers()[2] or b"")
@@ -196,13 +195,13 @@ class Checked(NamedTuple):
         return self._take(data, 1)
 
     def _take(self, data: Buffer, first: int) -> pa.Array:
-        """Copy the intact spans of the data if ``first`` is 0, or the damaged ranges if ``first`` is 1."""
+        """Copy the intact spans of ``data`` if ``first`` is 0, or the damaged ranges if ``first`` is 1."""
         bounds = np.zeros(2 * len(self.starts) + 2, np.int64)
         bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self.consumed
         return take_bytes(spans(data, bounds), np.arange(first, len(bounds) - 1, 2).data)
 
 
-# These are assignments because import-linter mistakes a from-import of the compiled module for an import of
+# The names are assigned, because import-linter mistakes a from-import of the compiled module for an import of
 # the package.
 adler32_combine = _kernel.adler32_combine
 crc32_combine = _kernel.crc32_combine
@@ -264,7 +263,7 @@ class Statistics(NamedTuple):
 
 
 class Encoder:
-    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the types that the columns may have."""
+    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the supported Arrow types."""
 
     def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
         self._columns = tuple(columns)
@@ -276,9 +275,10 @@ class Encoder:
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Ints | None = None
     ) -> tuple[int, int, int]:
-        """Encode rows as the kernel's `Encoder` does. At least ``SPARE_BYTES`` bytes of ``out`` stay free.
+        """Encode rows as the kernel's `Encoder` does. At least the last ``SPARE_BYTES`` bytes of ``out`` stay
+        unused.
 
-        Raise SchemaError, with the column and the row, for a value that cannot be encoded.
+        If a value cannot be encoded, raise SchemaError with the column and the row.
         """
         try:
             return self._kernel.encode_into(row, out, end, None if starts is None else starts.data)
@@ -297,8 +297,8 @@ def decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
 
 
 class Decoder:
-    """Decode framed records to Arrow batches, as the kernel's `Decoder` does. Features that are not columns
-    are skipped.
+    """Decode framed records to Arrow batches, as the kernel's `Decoder` does. Features without a column are
+    skipped.
     """
 
     def __init__(
@@ -324,9 +324,10 @@ class Decoder:
     def feed(self, data: Buffer, *, final: bool, more: int = 0) -> Fed:
         """Decode the complete records at the start of ``data``, and add them to the batch of `take`.
 
-        Unless ``final`` is True, the data of the next call must begin with the incomplete last record. Memory
-        is reserved for about ``more`` bytes of records that later calls add before `take`. If the batch
-        already contains records and would exceed 2 GiB, raise ValueError: `take` must be called first.
+        Unless ``final`` is True, the data of the next call must begin with the last record if this record is
+        incomplete. ``more`` estimates how many bytes of records later calls add before `take`. Memory for
+        these bytes is reserved. Raise ValueError if the batch already contains records and would exceed 2
+        GiB: the caller must first call `take`.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
@@ -336,8 +337,8 @@ class Decoder:
 
         Each row of ``places`` contains the index of a record's buffer, and the start and the end of the
         record's frame in this buffer. ``rows`` are the indices of the rows of ``places`` to decode, in any
-        order. The call stops early if the batch would exceed 2 GiB. Raise IndexError for an index outside
-        ``places``, and for a record outside its buffer.
+        order. The call stops before a record with which the batch would exceed 2 GiB. Raise IndexError for an
+        index outside ``places``, and for a record outside its buffer.
         """
         records, consumed, damage = self._kernel.feed_records(data, places.data, rows.data)
         return Fed(records, consumed, _damage(damage))
@@ -350,9 +351,7 @@ class Decoder:
 
 
 class Feature(NamedTuple):
-    """A summary of one feature in all undamaged records, as the kernel's `Inference.features` describes
-    it.
-    """
+    """Summarise one feature in all undamaged records. ``_kernel.pyi`` describes the fields."""
 
     name: str
     feature_list: bool
@@ -365,9 +364,9 @@ class Feature(NamedTuple):
 class Inference:
     """Collect the features of records over several calls, to infer a schema, and find damaged records.
 
-    For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records. The value
-    -1 means no limit. A record with which there would be more than ``max_features`` features counts as
-    damaged.
+    For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records. -1 means
+    that the number of records is not limited. A record that would raise the number of features above
+    ``max_features`` counts as damaged.
     """
 
     def __init__(
@@ -392,8 +391,8 @@ class Inference:
         return Fed(records, consumed, _damage(damage))
 
     def check(self, data: Buffer, *, final: bool, limit: int | None = None) -> Checked:
-        """Add the intact records of ``data``, and find the damage between them. On one object, use either
-        `check` or `feed`.
+        """Add the intact records of ``data`` to the inference, and find the damage between the records. On
+        one object, use either `check` or `feed`.
 
         The data of each call must begin with the first byte that the previous call did not use. ``limit`` is
         the number of bytes from the start of the data to the end of the file.
@@ -405,7 +404,7 @@ class Inference:
 
 
 class Scanned(NamedTuple):
-    """The result of `scan`. ``offsets`` and ``numbers`` are None if they were not requested."""
+    """The result of `scan`. ``offsets`` and ``numbers`` (record indices) are None unless requested."""
 
     records: int
     consumed: int
@@ -426,8 +425,8 @@ def scan(
     """Count the complete records at the start of ``data`` without decoding them.
 
     If ``offsets`` is True, the result contains the offsets of all records. If ``every`` is not 0, the result
-    contains the offsets and the indices of the records at which blocks can start. Blocks can start at the
-    first record, and at each record that is at least ``every`` bytes after the previous block start. If
+    contains the offsets and the indices of the records at which blocks can start. A block can start at the
+    first record, and at each record that begins at least ``every`` bytes after the previous block start. If
     ``final`` is True, an incomplete last record is damage.
     """
     records, consumed, damage, *arrays = _kernel.scan(
@@ -447,7 +446,7 @@ class FoundRecord(NamedTuple):
 
     If ``proven`` is True, a record of ``size`` bytes starts at ``offset``. Otherwise, no record starts before
     ``offset``, and if ``size`` is not 0, a record may start at ``offset``. To decide whether a record starts
-    there, ``size`` + 12 bytes from ``offset`` on are needed.
+    at ``offset``, the search needs ``size`` + 12 bytes from ``offset`` on.
     """
 
     offset: int
@@ -467,9 +466,9 @@ def find_record(
     """Find the first record at or after ``start``, in data that may begin inside a record, as ``_kernel.pyi``
     describes.
 
-    A record is proven if both of its checksums are correct and another length with a correct checksum, or the
-    end of the file, follows. After damage, ``lenient`` allows either the payload of the record or the bytes
-    after the record to be damaged.
+    A record counts as proven if both of its checksums are correct, and if the end of the file or a length
+    with a correct checksum follows. Use ``lenient`` after damage: a record is then proven even if either its
+    payload or the bytes after the record are damaged.
     """
     return FoundRecord(
         *_kernel.find_record(
@@ -479,7 +478,7 @@ def find_record(
 
 
 def spans(data: Buffer, bounds: Ints) -> pa.Array:
-    """Return the spans of the data from each bound to the next, without copying them."""
+    """Return the spans of ``data`` from each bound to the next bound, without copying the bytes."""
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
 

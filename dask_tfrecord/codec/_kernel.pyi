@@ -1,8 +1,8 @@
 """Declare the compiled kernel, which converts framed TFRecord bytes to Arrow columns and back.
 
-Arrow data is passed through the Arrow PyCapsule interface, bytes through the buffer protocol. Every call
-releases the GIL while it works. An object serves one call at a time. A second call on the same object at the
-same time raises RuntimeError.
+Arrow data is passed through the Arrow PyCapsule interface, and bytes through the buffer protocol. Every call
+releases the GIL while the kernel works. If two threads call methods of one object at the same time, the
+second call raises RuntimeError.
 
 A column is ``(name, kind, depth)``. The kind is "int64", "float" (32 bits), "bytes" or "string" (bytes that
 are valid UTF-8). The depth is 0 for a scalar, 1 for a list, and 2 for a list of lists (a FeatureList).
@@ -30,26 +30,27 @@ class Batch(ArrowArray, Protocol):
 Column = tuple[str, Literal["int64", "float", "bytes", "string"], int]
 
 # (record, offset, size, reason, column, found, unknown). record and offset count from the start of the call's
-# data. size is that of the record's whole frame, or 0 if the frame's length is not reliable. column is an
-# index into the columns, or -1. found is what the record holds instead: a number of values, the name of a
-# kind, or "". unknown is the column that would read a feature that is neither a column nor known.
+# data. size is the size of the record's whole frame, or 0 if the frame's length is not reliable. column is an
+# index into the columns, or -1. found is what the record contains instead of a fitting value: a number of
+# values, the name of a kind, or "". If a feature is neither a column nor known, unknown is the column that
+# would read the feature.
 Damage = tuple[int, int, int, str, int, str, Column | None]
 
 class EncodeError(ValueError):
-    """A value has no encoding. The arguments are the row, the column or -1, and the reason."""
+    """Signal that a value has no encoding. The arguments are the row, the column or -1, and the reason."""
 
 class Encoder:
     """Encode batches whose Arrow types are the storage types of the columns.
 
-    The storage type of int64 is Arrow int64, and that of float is float32. Bytes and strings are binary or
-    utf8, with 32-bit or 64-bit offsets. Lists are list, large_list or fixed_size_list. For the record type
-    "bytes" there is one bytes column, whose values are the payloads. A null is written as an absent key. A
-    list may not contain a null.
+    The storage type of int64 is Arrow int64, and the storage type of float is float32. Bytes and strings are
+    binary or utf8, with 32-bit or 64-bit offsets. Lists are list, large_list or fixed_size_list. For the
+    record type "bytes", the only column is a bytes column, whose values are the payloads. A null is written
+    as an absent key. A list may not contain a null.
     """
 
     def __init__(self, columns: Sequence[Column], record_type: str) -> None: ...
     def bind(self, batch: ArrowArray) -> None:
-        """Set the batch whose rows the next calls encode. Raises EncodeError for other Arrow types."""
+        """Set the batch to encode. Raises EncodeError if an Arrow type does not fit the column."""
 
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Buffer | None = None
@@ -57,31 +58,32 @@ class Encoder:
         """Fill ``out`` with complete framed records of the rows from ``row`` to before ``end``.
 
         By default, ``end`` is the end of the batch. Returns (next row, bytes written, need). need is 0 if at
-        least one row fits. Otherwise need is the buffer size that the next row needs. ``starts`` (int64, with
-        room for all rows up to ``end``) gets the position in ``out`` of each written record. Raises
-        EncodeError.
+        least one row fits into ``out``. Otherwise need is the buffer size that the next row requires.
+        ``starts`` (int64, with an element for each row up to ``end``) receives the position in ``out`` of
+        each written record. Raises EncodeError.
         """
 
     def statistics(self, bounds: Sequence[int]) -> list[tuple[list[int], list[Any], list[Any]]]:
         """Return (nulls, least, greatest) for each column: lists with an element for each range of rows.
 
-        Range ``k`` has the rows from ``bounds[k]`` to before ``bounds[k + 1]``.
+        Range ``k`` contains the rows from ``bounds[k]`` to before ``bounds[k + 1]``.
 
-        For a list column, the values are the lengths of the lists. NaN is ignored, and a negative zero is
+        For a list column, least and greatest are lengths of lists. NaN is ignored, and a negative zero is
         returned as zero. Bytes and strings are ordered by their bytes. Least and greatest are None if the
-        column has no values. Strings must be valid UTF-8, as the strings of encoded rows are.
+        column has no values. Strings must be valid UTF-8; encoded rows contain only valid strings.
         """
 
 class Decoder:
     """Decode framed records to columns. Features that are not columns are skipped without parsing.
 
-    The columns of a batch have the order of ``columns``. Bytes are decoded as binary, strings as utf8, and
-    lists as list, all with 32-bit offsets. If ``known`` is not None, a feature with a kind that is neither a
-    column nor known is damage. A known feature is its name, and True if it is a feature list. A feature of
-    the context and a feature list of the same name are two features. A record that is a message of another
-    type is damage. Such a record has no feature with a kind and at least one of these parts: an unknown
-    field, a malformed feature, or a map entry without a value and with control characters in its name. This
-    depends on the bytes of the record only, and is the same for an `Inference`.
+    A batch contains its columns in the order of ``columns``. Bytes are decoded as binary, strings as utf8,
+    and lists as list, all with 32-bit offsets. If ``known`` is not None, a feature with a kind that is
+    neither a column nor known is damage. Each element of ``known`` consists of a feature's name, and True if
+    the feature is a feature list. A feature of the context and a feature list of the same name are two
+    features. A record that is a message of another type is damage. A record counts as a message of another
+    type if no feature has a kind, and the record has at least one of these parts: an unknown field, a
+    malformed feature, or a map entry without a value and with control characters in its name. The decision
+    depends only on the bytes of the record, and an `Inference` decides in the same way.
     """
 
     def __init__(
@@ -94,13 +96,15 @@ class Decoder:
         known: Sequence[tuple[str, bool]] | None = None,
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool, more: int = 0) -> tuple[int, int, Damage | None]:
-        """Decode the whole records at the start of ``data``: (records of this call, bytes used, damage).
+        """Decode the complete records at the start of ``data``. Return (records of this call, bytes used,
+        damage).
 
-        The records are added to a batch. Unless ``final``, an incomplete last record is left to the next
-        call, whose data must begin with this record. Damage ends the call before the damaged record. The next
-        call may add the records after the damaged record to the same batch. Memory is reserved for about
-        ``more`` bytes of records that later calls add to the same batch. If the batch has records, and these
-        and the data exceed 2 GiB, the call raises ValueError: take the batch first.
+        The records are added to a batch. Unless ``final`` is True, an incomplete last record is left to the
+        next call, whose data must begin with the incomplete record. Damage ends the call before the damaged
+        record. The next call may add the records after the damaged record to the same batch. Memory is
+        reserved for about ``more`` bytes of records that later calls add to the same batch. If the batch
+        already contains records, and these records and ``data`` together exceed 2 GiB, the call raises
+        ValueError: call `take` first.
         """
 
     def feed_records(
@@ -108,10 +112,11 @@ class Decoder:
     ) -> tuple[int, int, Damage | None]:
         """Decode the records ``rows`` (int64), in this order, and return what `feed` returns.
 
-        ``places`` (int64) has three numbers for each record: the index of its buffer in ``data``, and the
-        start and the end of its whole frame in the buffer. The damage is counted as if the decoded records
-        lay one after the other. The call ends before a record with which the batch would exceed 2 GiB. Raises
-        IndexError for a row without a place, and for a record outside its buffer.
+        ``places`` (int64) contains three numbers for each record: the index of the record's buffer in
+        ``data``, and the start and the end of the record's whole frame in this buffer. The record and the
+        offset in the damage are counted as if the decoded records followed each other without gaps. The call
+        ends before a record with which the batch would exceed 2 GiB. Raises IndexError for an index outside
+        ``places``, and for a record outside its buffer.
         """
 
     def take(self) -> Batch:
@@ -121,9 +126,9 @@ class Inference:
     """Find out which features the records contain, and which records are damaged.
 
     All features are parsed, so a malformed feature is reported as damage. Damaged records add no features.
-    Records of the type "bytes" are not parsed. If a record has a key twice, only the last value counts, as in
-    a `Decoder`. A record with which there would be more than ``max_features`` features is damage. As
-    ``found``, the damage contains the number of features before the record plus the number of features in the
+    Records of the type "bytes" are not parsed. If a record contains a key twice, only the last value counts,
+    as in a `Decoder`. A record that would raise the number of features above ``max_features`` is damage. In
+    this damage, ``found`` is the number of features before the record plus the number of features in the
     record.
     """
 
@@ -137,22 +142,25 @@ class Inference:
         max_features: int | None = None,
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
-        """Add the whole records at the start of ``data``: (records of this call, bytes used, damage)."""
+        """Add the complete records at the start of ``data``. Return (records of this call, bytes used,
+        damage).
+        """
 
     def check(
         self, data: Buffer, *, final: bool, limit: int | None = None
     ) -> tuple[int, int, bool, bool, ArrowArray, ArrowArray, ArrowArray, ArrowArray, list[str]]:
-        """Add the intact records of ``data``, and find the damage between them.
+        """Add the intact records of ``data``, and find the damage between the records.
 
         On one object, use either `check` or `feed`. The data of each call must begin with the byte at which
         the previous call stopped. The file ends after ``limit`` bytes of the data.
 
         Returns (intact records, bytes used, continues, is open, starts, ends, records before, reasons,
-        texts). The four arrays (int64) have a row for each damaged range: where it starts and ends, the
-        number of intact records of this call before it, and its reason as an index into ``texts``. A range is
-        a damaged record that `find_record` proves if ``lenient``, or goes up to the first record that
-        `find_record` then proves. If ``continues``, the first range is the rest of the last range of the call
-        before. If it ``is open``, the last range may go on in the next call.
+        texts). The four arrays (int64) contain an element for each damaged range: where the range starts and
+        ends, the number of intact records of this call before the range, and the reason as an index into
+        ``texts``. A range is either a damaged record that `find_record` proves if ``lenient`` is True, or
+        ends at the first record that `find_record` then proves. If ``continues`` is True, the first range
+        continues the last range of the previous call. If ``is open`` is True, the last range may continue in
+        the next call.
         """
 
     def features(self) -> list[dict[str, Any]]:
@@ -173,17 +181,17 @@ class SparseReader:
     ``file`` is the descriptor of an open file. A record begins at byte ``start``, and no record ends after
     byte ``stop``. A value of at least 32 KiB is left out if it is the only bytes value, or the packed list of
     floats, of a feature that is none of the ``columns``. If checksums of payloads are not verified, and the
-    decoder knows all features, then the decoder never reads these bytes. A record in which anything else is
-    unusual is read completely. If 64 consecutive records contain no such value, the rest of the file is read
-    completely.
+    decoder knows all features, then the decoder never reads the bytes of a left-out value. A record with an
+    unusual layout is read completely. If no value is left out of 64 consecutive records, the rest of the file
+    is read completely.
     """
 
     def __init__(self, file: int, start: int, stop: int, columns: Sequence[str]) -> None: ...
     def readinto(self, out: Buffer) -> int:
         """Read the next bytes of the file to the start of ``out``, and return how many bytes were read.
 
-        Bytes of ``out`` in a value that is left out are not written. The result is 0 at the end of the file.
-        Raises OSError.
+        The bytes of ``out`` that correspond to a left-out value are not written. The result is 0 at the end
+        of the file. Raises OSError.
         """
 
 def scan(
@@ -195,12 +203,12 @@ def scan(
     offsets: bool = False,
     every: int = 0,
 ) -> tuple[int, int, Damage | None, ArrowArray | None, ArrowArray | None]:
-    """Walk over frames without decoding them. Return (records, bytes used, damage, offsets, numbers).
+    """Walk over frames without decoding the records. Return (records, bytes used, damage, offsets, numbers).
 
-    The checksums of the lengths are always verified. The checksums of the payloads are verified only with
-    ``verify_crc``. With ``offsets``, the result has the offsets (int64) of all records. If ``every`` is not
-    0, the result has the offsets and the ``numbers`` (int64) of some records: the first record, and each
-    record that starts at least ``every`` bytes after the last returned record.
+    The checksums of the lengths are always verified. The checksums of the payloads are verified only if
+    ``verify_crc`` is True. If ``offsets`` is True, the result contains the offsets (int64) of all records. If
+    ``every`` is not 0, the result contains the offsets and the indices (``numbers``, int64) of some records:
+    the first record, and each record that starts at least ``every`` bytes after the last returned record.
     """
 
 def find_record(
@@ -212,43 +220,46 @@ def find_record(
     lenient: bool = False,
     limit: int | None = None,
 ) -> tuple[int, int, bool]:
-    """Find the first proven record from ``start`` on: (offset, size of its frame, True).
+    """Find the first proven record from ``start`` on. Return (offset, size of its frame, True).
 
-    A record is proven if three conditions hold. The checksum of its length is correct. The checksum of its
-    payload is correct. A length with a correct checksum follows, or the record ends where the file ends.
+    A record is proven if three conditions hold. First, the checksum of the record's length is correct.
+    Second, the checksum of the record's payload is correct. Third, a length with a correct checksum follows,
+    or the record ends where the file ends.
 
-    If ``lenient``, the third condition need not hold. The second condition need not hold if the third
-    condition holds and no intact record begins inside the record and ends after its payload. Such an intact
-    record would show that bytes are missing, so that the length does not match the bytes in the file.
+    If ``lenient`` is True, the third condition need not hold. The second condition need not hold if the third
+    condition holds and no intact record begins inside the record and ends after its payload. An intact record
+    at this position would show that bytes are missing, so that the length does not match the bytes in the
+    file.
 
-    The file ends after ``limit`` bytes of the data. If ``final``, the file ends where the data ends.
+    The file ends after ``limit`` bytes of the data. If ``final`` is True, the file ends where the data ends.
 
     Without a proven record the result is (offset, size, False), and no record starts before ``offset``. If
-    ``size`` is not 0, a record may start at ``offset``. To decide, the data must have ``size`` bytes from
-    there, and 12 more unless the file ends there. That is at most ``max_record_bytes`` + 28 bytes, or twice
-    as many if ``lenient``. If ``size`` is 0, there is no record. Unless ``final``, the bytes from ``offset``
-    on, at most 11, may be the start of one. If ``final``, ``offset`` is the end of the data.
+    ``size`` is not 0, a record may start at ``offset``. To decide, the search needs ``size`` bytes from
+    ``offset`` on, and 12 more bytes unless the file ends there. The search needs at most ``max_record_bytes``
+    + 28 bytes, or twice as many if ``lenient`` is True. If ``size`` is 0, no record was found. Unless
+    ``final`` is True, the bytes from ``offset`` on, at most 11, may be the start of a record. If ``final`` is
+    True, ``offset`` is the end of the data.
     """
 
 def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
     """Return the values of a binary or utf8 array at ``rows`` (int64), as an array of the same type.
 
-    The array may have 32-bit or 64-bit offsets. Raises IndexError for a row outside the array, and if rows
-    are repeated so often that the result would have more bytes than the array.
+    The array may have 32-bit or 64-bit offsets. Raises IndexError for a row outside the array, and if
+    repeated rows would make the result larger in bytes than the array.
     """
 
 def limit_pool(bytes: int) -> None:
     """Limit the memory that the process keeps for later batches.
 
-    By default, the limit is 64 MiB plus 64 MiB for each processor, but at most 1 GiB. A process that decoded
-    nothing for a second keeps at most 64 MiB.
+    By default, the limit is 64 MiB plus 64 MiB for each processor, but at most 1 GiB. A process that has
+    decoded nothing for a second keeps at most 64 MiB.
     """
 
 def raise_pool_limit(bytes: int) -> None:
-    """Raise the default limit of the pool to this number of bytes, unless `limit_pool` was called."""
+    """Raise the pool's default limit to ``bytes``. Do nothing if `limit_pool` was called before."""
 
 def pool_array(size: int) -> npt.NDArray[np.uint8]:
-    """Return an array of uninitialised memory, which goes back to the pool when the array is dropped."""
+    """Return an array of uninitialised memory. The memory returns to the pool when the array is dropped."""
 
 def pool_bytes() -> int:
     """Return the number of bytes that the process currently keeps for later batches."""
@@ -268,9 +279,9 @@ def adler32_combine(adler1: int, adler2: int, size2: int) -> int:
     """
 
 def crc32c_of_records(data: Buffer, records: int, value: int = 0) -> int:
-    """Return what `crc32c` returns for ``data``, which begins with this number of intact records.
+    """Return what `crc32c` returns for ``data``, which begins with ``records`` intact records.
 
-    The payloads of large records are not read. Their checksums are combined instead.
+    The payloads of large records are not read; the checksums that the records contain are combined instead.
     """
 
 def crc32c_implementations() -> list[str]:

@@ -2,8 +2,8 @@
 
 To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module works on bytes, and reads
 and writes no files. Each compressed block can be decompressed without the blocks before it, and all blocks of
-a file together form an ordinary compressed file. Compressed files of any tool are read forward in bounded
-memory, and may contain several streams or frames one after the other.
+a file together form an ordinary compressed file. Compressed files of any tool are read from start to end in
+bounded memory, and may contain several consecutive streams or frames.
 """
 
 import bz2
@@ -22,11 +22,11 @@ from typing_extensions import Buffer
 from dask_tfrecord.codec import HEADER_BYTES, adler32_combine, crc32_combine, scan
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 
-# How many bytes of a file `looks_like` needs. These bytes are enough to distinguish text from binary data.
+# The number of bytes at the start of a file that `looks_like` needs to distinguish text from binary data.
 LOOK_BYTES = 512
 
-# The first bytes of files in other table formats, and of files that downloads, exports and copies leave among
-# data files.
+# Maps first bytes to the format of a file: a format for tables, or a format that downloads, exports and
+# copies leave among data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",
@@ -41,16 +41,16 @@ _MAGIC = {
     b"\x1f\x8b": "a gzip file",
 }
 
-# The largest size in bytes of a block of Hadoop's codecs. A file of these codecs begins with the sizes of a
-# block and of the block's first chunk, both big-endian.
+# The largest size in bytes of a block of Hadoop's codecs. A file of Hadoop's codecs begins with two
+# big-endian sizes: of a block, and of the block's first chunk.
 _HADOOP_BLOCK_BYTES = 1 << 26
 
 _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describe the format of a file, given its first ``LOOK_BYTES`` bytes, or return None if it is not
-    recognised.
+    """Describe the format of a file, given its first ``LOOK_BYTES`` bytes, or return None if the format is
+    unknown.
 
     The result is meaningless for a TFRecord file, because some tests would accept the header of a record.
     """
@@ -89,23 +89,23 @@ def _kind_of_text(head: bytes) -> str:
     return "text"
 
 
-# The highest compression level that ISA-L has; the lowest level is 0. Higher levels use zlib, which is many
-# times slower.
+# The highest compression level of ISA-L, whose lowest level is 0. Higher levels use zlib, which is many times
+# slower.
 _HIGHEST_ISAL_LEVEL = 3
 
-# The header of gzip files, without a file name, a time and an operating system. The zlib header declares a
+# The header of gzip files contains no file name, no time and no operating system. The zlib header declares a
 # window of 32 KiB and the default level.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
 
-# The empty block that ends a deflate stream.
+# The bytes of the empty block that ends a deflate stream.
 EMPTY_LAST_BLOCK = b"\x03\0"
 
-# The last bytes of the full flush that ends each block of a gzip or zlib file.
+# A full flush ends each block of a gzip or zlib file. These are the last bytes of a full flush.
 _FLUSH = b"\0\0\xff\xff"
 
-# The size in bytes of the window of xz. A block has about this many bytes, so a larger window would only use
-# more memory. The default window of xz is 8 MiB.
+# The window size of xz in bytes. A block has about this many bytes, so a larger window would only use more
+# memory. The default window of xz is 8 MiB.
 _XZ_WINDOW_BYTES = 1 << 20
 
 
@@ -113,9 +113,9 @@ class Compressor(Protocol):
     """Compress the blocks of one file, which consists of ``head``, the compressed blocks, and the result of
     `tail`.
 
-    The bytes of the file depend only on the content of its blocks and on the level. If a file has blocks,
-    ``tail_bytes`` is the size of the tail after the last block. `add_file` needs the last ``end_bytes`` bytes
-    of the added file.
+    The bytes of the file depend only on the content of the blocks and on the level. If a file has blocks,
+    ``tail_bytes`` is the size of the tail after the last block. To add a file, `add_file` needs the last
+    ``end_bytes`` bytes of this file.
     """
 
     head: bytes
@@ -127,7 +127,7 @@ class Compressor(Protocol):
 
     def add(self, content: Buffer, /) -> None:
         """Add a block to the checksum and the size in the tail. Call `add` once for each block, in the order
-        of the file.
+        of the blocks in the file.
         """
 
     def add_file(self, end: bytes, size: int) -> None:
@@ -244,8 +244,8 @@ def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
     return frame
 
 
-# The largest number of compressed bytes that one step reads, and of decompressed bytes that one step returns.
-# These limits bound the memory, however much the data expands.
+# One step reads at most _INPUT_BYTES compressed bytes, and returns at most _OUTPUT_BYTES decompressed bytes.
+# The limits bound the memory, however much the data expands.
 _INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 
@@ -272,10 +272,10 @@ class Decompressor(Protocol):
 class StreamDecompressor:
     """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
-    Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. All
-    other bytes after a stream are damage. If ``single`` is True, the content ends after the first stream.
-    ``new_stream`` returns a decompressor object of igzip_lib, bz2 or lzma, which detects the end of its
-    stream.
+    Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. Any
+    bytes after a stream that are neither zeros nor a stream are damage. If ``single`` is True, the content
+    ends after the first stream. ``new_stream`` returns a decompressor object of igzip_lib, bz2 or lzma, which
+    detects the end of its stream.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class StreamDecompressor:
         self._new_stream = new_stream
         self._single = single
         self._buffer = memoryview(bytearray(_INPUT_BYTES))
-        self._unread = b""  # compressed bytes that no stream has consumed
+        self._unread = b""  # the compressed bytes that no stream has consumed yet
         self._stream: Any = None
         self._streams = 0
         self._offset = 0  # the offset in the decompressed content
@@ -325,7 +325,7 @@ class StreamDecompressor:
         is_later = self._streams > 1 and self._offset == self._stream_offset  # a later stream without content
         if stream.needs_input and not data:
             problem = f"the {self._name} stream is cut off"
-            if is_later:  # the bytes are too few to recognise a stream
+            if is_later:  # the remaining bytes are too few to recognise a stream
                 problem = (
                     f"the {self._name} stream is followed by bytes that are not a whole {self._name} stream"
                 )
@@ -353,7 +353,9 @@ class StreamDecompressor:
 
 
 class ArrowDecompressor:
-    """Read all frames of a file to their ends with pyarrow. All other bytes after a frame are damage."""
+    """Read all frames of a file to their ends with pyarrow. Other bytes between or after frames are
+    damage.
+    """
 
     def __init__(self, name: str, readinto: ReadInto) -> None:
         self._name = name
@@ -391,12 +393,12 @@ class _Source:
             raise
 
     def close(self) -> None:
-        """Leave the underlying file open, because the caller closes the file."""
+        """Do nothing, because the caller closes the underlying file."""
 
 
 # Each function below decompresses a complete file or, if ``inside`` is True, the rest of a file from a later
-# block on. Only deflate treats the two cases differently: the rest of a deflate stream has no header, and
-# only the checksum follows the stream.
+# block on. ``inside`` makes a difference only for gzip and zlib, because the rest of a deflate stream has no
+# header, and only the checksum follows the stream.
 
 
 def decompress_gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
@@ -434,7 +436,7 @@ def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Return a decompressor of ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
+    """Return a decompressor of ISA-L. ``flag`` selects the header and checksum of either gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
 
@@ -446,7 +448,7 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Open the decompressor of a file, or, if ``inside``, of the rest of a file from a later block on."""
+    """Open the decompressor of a file. If ``inside`` is True, the file is read from a later block on."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
@@ -455,8 +457,8 @@ class OpenDecompressor(Protocol):
 class Codec:
     """A compression format.
 
-    Files of the format start with one of ``magic``. ``default_level`` is used for ``compression_level=None``.
-    ``tensorflow`` is True if TensorFlow can read the files.
+    A file of the format starts with one of the byte strings in ``magic``. ``default_level`` is used for
+    ``compression_level=None``. ``tensorflow`` is True if TensorFlow can read the files.
     """
 
     suffix: str
@@ -468,8 +470,9 @@ class Codec:
     tensorflow: bool = False
 
 
-# All pairs of first bytes that a zlib file can have, because zlib has no magic number. The first byte of a
-# zlib file names deflate and a window size. The two bytes, read as a big-endian number, are divisible by 31.
+# All pairs of first bytes that a zlib file can have, because zlib defines no magic number. The first byte of
+# a zlib file names deflate and a window size. The first two bytes, read as a big-endian number, are divisible
+# by 31.
 _ZLIB_HEADERS = tuple(
     bytes([first, second])
     for first in range(0x08, 0x88, 0x10)
@@ -477,8 +480,9 @@ _ZLIB_HEADERS = tuple(
     if (first << 8 | second) % 31 == 0
 )
 
-# Level 2 of ISA-L is nearly as fast as its level 1 and compresses about as well as level 3 of zlib. The other
-# default levels are those of the libraries, except for xz, whose default level of 6 is slow.
+# For gzip and zlib, level 2 of ISA-L is nearly as fast as level 1 and compresses about as well as level 3 of
+# zlib. For xz, the default is level 1, because the library's default level 6 is slow. All remaining codecs
+# use the default levels of their libraries.
 CODECS: dict[Compression, Codec] = {
     "gzip": Codec(".gz", (b"\x1f\x8b",), range(10), 2, compress_gzip, decompress_gzip, tensorflow=True),
     "zlib": Codec(".zz", _ZLIB_HEADERS, range(10), 2, compress_zlib, decompress_zlib, tensorflow=True),
@@ -536,7 +540,7 @@ def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool =
 
 
 def decompress_block(stored: Buffer, compression: Compression) -> bytearray:
-    """Return the content of one block, or of several adjacent blocks, given the stored bytes."""
+    """Return the content of one block, or of several adjacent blocks, given their stored bytes."""
     end = EMPTY_LAST_BLOCK if compression in ("gzip", "zlib") else b""
     stream = decompressor(BytesIO(bytes(stored) + end).readinto, compression, inside=True)
     content, chunk = bytearray(), memoryview(bytearray(_CHUNK_BYTES))
@@ -551,10 +555,11 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file, or None for no codec, given its first ``HEADER_BYTES`` bytes or more.
+    """Return the codec of a file, given at least its first ``HEADER_BYTES`` bytes, or None for an
+    uncompressed file.
 
-    An uncompressed record may start like a zlib stream, so bytes that start with a record's length and the
-    length's correct checksum are never taken for compressed data.
+    An uncompressed record may start like a zlib stream, so bytes that start with a length and the correct
+    checksum of the length never count as compressed data.
     """
     if is_frame(head):
         return None

@@ -1,9 +1,10 @@
 """Read and write column files: Parquet files with a copy of some columns of data files, beside the records.
 
-docs/format.md specifies column files. The records are authoritative. If it is uncertain that a column file
-describes a data file, the reader returns None, and the caller decodes the records. The columns of a column
-file are the features of the records, in the Arrow types that the kernel returns. The same code therefore
-converts stored values and decoded values to the types of a schema. The module does not know datasets.
+docs/format.md specifies column files. The records are authoritative. If a column file does not certainly
+describe a data file, the reader returns None, and the caller decodes the records. The columns of a column
+file are the features of the records, in the Arrow types that the kernel returns. One function therefore
+converts values from column files and from decoded records to the types of a schema. The module does not know
+datasets.
 """
 
 import io
@@ -39,10 +40,10 @@ _T = TypeVar("_T")
 # The column with the position of each record in the decompressed content of its data file.
 OFFSET = "tfrecord.offset"
 
-# The metadata key in the footer. Its JSON value lists the data files.
+# The metadata key in the footer. The JSON value of this key lists the data files.
 METADATA_KEY = b"tfrecord"
 
-# The first request reads this many bytes at the end of a column file. The content of a smaller file stays in
+# The first request reads this many bytes at the end of a column file. A smaller column file is kept in
 # memory.
 _TAIL_BYTES = 1 << 16
 
@@ -50,19 +51,20 @@ _TAIL_BYTES = 1 << 16
 # "PAR1".
 _END_BYTES = 8
 
-# One request reads ranges of a remote column file that are at most this many bytes apart.
+# If two ranges of a remote column file are at most this many bytes apart, one request reads both.
 _GAP_BYTES = 1 << 16
 
-# A row group: its first row in a split, the row after its last row, and its index in the column file.
+# A row group: the index of the first row and of the row after the last row, counted from the start of a
+# split, and the index of the row group in the column file.
 RowGroup: TypeAlias = tuple[int, int, int]
 
-# A column chunk: the index of its row group, and the index of its column.
+# A column chunk: the index of the row group, and the index of the column.
 ColumnChunk: TypeAlias = tuple[int, int]
 
 # The size of each stored checksum in bytes.
 CHECKSUM_BYTES = 4
 
-# Adjacent row groups with at most this many rows are read at once: 8 of the largest row groups.
+# Adjacent row groups are read in one step if they have at most this many rows: 8 of the largest row groups.
 _RUN_ROWS = 1 << 20
 
 # A process keeps the footers of at most this many column files.
@@ -70,10 +72,11 @@ _MOST_READERS = 64
 
 
 class _DataFile(NamedTuple):
-    """The information about one data file in the footer of a column file.
+    """What the footer of a column file stores about one data file.
 
-    ``content`` is the decompressed size of the data file, and ``groups`` are the row groups with its rows.
-    ``starts`` contains the index of the first row of each row group, followed by the number of rows.
+    ``content`` is the decompressed size of the data file, and ``groups`` are the indices of the row groups
+    with its rows. ``starts`` contains the index of the first row of each row group, followed by the number of
+    rows.
     """
 
     bytes: int
@@ -84,7 +87,9 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the position in `groups` of the first row group with these rows, and all such row groups."""
+        """Return the row groups with the rows from ``start`` to before ``stop``, after the position in
+        `groups` of the first of these row groups.
+        """
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)
         return first, [*self.groups[first:last]] if start < stop else []
@@ -106,12 +111,12 @@ class ColumnFileReader:
 
     @property
     def features(self) -> frozenset[Column]:
-        """The features that the column file stores. There are none if the column file is not usable."""
+        """The features that the column file stores. The set is empty if the column file is not usable."""
         self._load()
         return self._features
 
     def _load(self) -> None:
-        """Read the footer, unless it is known or damaged. If the store fails, the next call tries again."""
+        """Read the footer once. If the store fails, the next call tries again."""
         if not self._is_known:
             with self.doubts():
                 self._read_footer()
@@ -126,7 +131,9 @@ class ColumnFileReader:
 
     @contextmanager
     def doubts(self) -> Iterator[None]:
-        """Suppress errors of the ``with`` block. If the column file is at fault, mark it as unusable."""
+        """Suppress errors of the ``with`` block. If the column file caused the error, mark the column file as
+        unusable.
+        """
         try:
             yield
         except SchemaError:  # decoding the records raises an error that names the record
@@ -138,7 +145,7 @@ class ColumnFileReader:
             self._log(error)
 
     def _log(self, reason: object) -> None:
-        """Log why the column file is not used, once for each column file."""
+        """Log why the column file is not used. Only the first call logs."""
         if not self._is_logged:
             self._is_logged = True
             path, text = self._store.public(self._path), hide(str(reason), secrets_of(self._store))
@@ -183,7 +190,7 @@ class ColumnFileReader:
     def rows_of(
         self, path: str, size: int | None, checksum: int | None, records: int, first: int = 0
     ) -> "StoredRows | None":
-        """Return the rows of a split of a data file, which begins at row ``first`` and has ``records`` rows.
+        """Return the rows of a split that begins at row ``first`` of a data file and has ``records`` rows.
 
         Return None if the column file does not describe the data file. The path, the size and the CRC-32C of
         the data file come from the snapshot.
@@ -212,7 +219,7 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Verify the checksums of these row groups and columns, and return them as an open file."""
+        """Verify the checksums of columns in some row groups, and return their bytes as an open file."""
         if self._content is not None:
             return pa.BufferReader(self._content)
         spans = self.spans(groups, names)
@@ -239,9 +246,9 @@ class ColumnFileReader:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The ``records`` rows that a column file stores for a split of a data file.
+    """Read the ``records`` rows that a column file stores for a split of a data file.
 
-    ``first`` is the index of the split's first row in the data file. All methods count rows from this row.
+    ``first`` is the index of the split's first row in the data file. All methods count rows from ``first``.
     """
 
     reader: ColumnFileReader
@@ -254,10 +261,11 @@ class StoredRows:
         return reader.rows_of(entry.path, entry.bytes, entry.crc32c, entry.records)
 
     def read(self, schema: Schema, start: int, stop: int) -> pa.Table | None:
-        """Return the rows from ``start`` to before ``stop``, as decoding the records would.
+        """Return the rows from ``start`` to before ``stop``, equal to the rows that decoding the records
+        would return.
 
         Return None if the column file lacks a column or is damaged, or if a value does not fit its column.
-        The caller then decodes the records, and an error about a value names the record.
+        The caller then decodes the records, so that an error about a value names the record.
         """
         if not schema.fields:
             return rows_without_columns(stop - start)
@@ -275,7 +283,8 @@ class StoredRows:
         return None
 
     def offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Return the offsets of the records from ``start`` to before ``stop``, and the end of the last one.
+        """Return the offsets of the records from ``start`` to before ``stop``, and the end of the last
+        record.
 
         All values are offsets in the decompressed data file. Return None if the column file is damaged.
         """
@@ -289,7 +298,7 @@ class StoredRows:
 
     @cached_property
     def groups(self) -> list[RowGroup]:
-        """The row groups with these rows. The first and the last row group may extend beyond the split."""
+        """The row groups with the split's rows. The first and last row group may extend beyond the split."""
         at, groups = self.file.groups_of(self.first, self.first + self.records)
         starts = [one - self.first for one in self.file.starts[at : at + len(groups) + 1]]
         return list(zip(starts, starts[1:], groups, strict=False))
@@ -297,10 +306,10 @@ class StoredRows:
     def each(
         self, is_used: npt.NDArray[np.bool_], columns: Schema, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Call ``read`` with columns, and with the start and the stop of the rows of the used row groups.
+        """Call ``read`` with ``columns``, and with the start and the stop of the rows of used row groups.
 
-        ``is_used`` has an element for each row group. Adjacent row groups are read at once. Yield the start,
-        the stop and the result of each call.
+        ``is_used`` contains an element for each row group. One call reads several adjacent row groups. Yield
+        the start, the stop and the result of each call.
         """
         runs: list[tuple[int, int]] = []
         for at in np.flatnonzero(is_used).tolist():
@@ -323,14 +332,14 @@ def all_chunks(metadata: pq.FileMetaData) -> list[ColumnChunk]:
 
 
 def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, int]:
-    """Return the start and the end of a column chunk in its file, including the headers of its pages."""
+    """Return the start and the end of a column chunk in its file, including the headers of the pages."""
     column = metadata.row_group(group).column(at)
     start = column.dictionary_page_offset or column.data_page_offset
     return start, start + column.total_compressed_size
 
 
 def pack_checksums(checksums: list[int]) -> bytes:
-    """Serialize the checksums of all column chunks. The result precedes the footer."""
+    """Serialize the checksums of all column chunks. In a column file, the result precedes the footer."""
     packed = np.array(checksums, "<u4").tobytes()
     return packed + crc32c(packed).to_bytes(CHECKSUM_BYTES, "little")
 
@@ -349,7 +358,9 @@ def _check_chunks(
     chunks: Iterable[ColumnChunk],
     parts: Sequence[tuple[int, bytes]],
 ) -> None:
-    """Raise ValueError if the checksum of a column chunk is wrong. ``parts`` are ranges of the file."""
+    """Raise ValueError if the checksum of a column chunk is wrong. ``parts`` are the starts and bytes of
+    ranges of the column file.
+    """
     starts = [start for start, _ in parts]
     for chunk in chunks:
         start, stop = chunk_range(metadata, *chunk)
@@ -364,7 +375,7 @@ class _StoreError(Exception):
 
 @contextmanager
 def _store_errors() -> Iterator[None]:
-    """Wrap failures of the store in _StoreError. Only FileNotFoundError stays unchanged."""
+    """Wrap failures of the store in _StoreError. Raise only FileNotFoundError unchanged."""
     try:
         yield
     except FileNotFoundError:
@@ -388,13 +399,13 @@ def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
 
 
 # The limits of a row group: rows, bytes, and bytes of each column. Even a read of a few rows reads whole row
-# groups. Only columns of texts or lists can reach the limit of a column.
+# groups. Only columns of texts or lists can reach the limit for one column.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
 _COLUMN_BYTES = 1 << 21
 
-# The largest size in bytes of a text column's dictionary. Texts that mostly differ are stored without a
-# dictionary.
+# The largest size in bytes of a text column's dictionary. Texts that mostly differ from each other are stored
+# without a dictionary.
 _DICTIONARY_BYTES = 1 << 16
 
 
@@ -408,7 +419,7 @@ class _Sink(io.RawIOBase):
         self.bytes = 0
 
     def hold(self) -> io.BytesIO:
-        """From now on, write to the returned buffer instead of the file."""
+        """Make all further writes go to the returned buffer instead of the file."""
         self._file = held = io.BytesIO()
         return held
 
@@ -437,11 +448,11 @@ class _Sink(io.RawIOBase):
 
 
 class ColumnFileWriter:
-    """Write one column file for the data files of a task. Add the data files one after the other."""
+    """Write one column file for the data files of a task. Add the rows of one data file at a time."""
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)
-        self.written = 0, 0  # the size of the closed column file, and the CRC-32C of its footer
+        self.written = 0, 0  # after `close`: the size in bytes, and the CRC-32C of the footer
         fields = decoded_schema(tuple(features))
         self._features = [item.with_nullable(item.name not in required) for item in fields]
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
@@ -460,8 +471,8 @@ class ColumnFileWriter:
         )
         self._files: list[dict[str, Any]] = []
         self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0  # the size of the waiting tables
-        self._records = self._row_groups = 0  # what is already written of the current data file
+        self._rows = self._bytes = 0  # the total size of the waiting tables
+        self._records = self._row_groups = 0  # the written part of the current data file
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
         """Add rows of the current data file, in storage types.
@@ -533,17 +544,18 @@ class ColumnFileWriter:
 def create_column_file(
     store: Store, path: str, features: Sequence[Column], required: Collection[str] = ()
 ) -> Iterator[ColumnFileWriter]:
-    """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
+    """Create a column file that appears at ``path`` when the ``with`` block ends. `Store.create` creates the
+    file.
 
-    The ``required`` features have a value in each row. Parquet writes and reads such features faster. The
-    column file is not flushed to the disk, because a flush takes as long as writing many rows. A power cut
-    may therefore damage the column file.
+    The ``required`` features have a value in each row. Parquet writes and reads features without nulls
+    faster. The column file is not flushed to the disk, because a flush takes as long as writing many rows. A
+    power cut may therefore damage the column file.
     """
     with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features, required)
         try:
             yield writer
-        except BaseException:  # also on KeyboardInterrupt
+        except BaseException:  # even on KeyboardInterrupt
             writer.discard()
             raise
         writer.close()

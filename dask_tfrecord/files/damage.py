@@ -1,4 +1,4 @@
-"""Handle damaged records: policy, counting, quarantine, and remedies in errors."""
+"""Handle damaged records: apply the policy, count and quarantine damage, and add remedies to errors."""
 
 import hashlib
 import warnings
@@ -24,10 +24,11 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# A warning lists this many damaged ranges of a file, and only counts further ranges.
+# A warning lists at most this many damaged ranges of a file. Further ranges are only counted.
 _LISTED = 10
 
-# A row group of a quarantine file is written when it has _WAITING_ROWS rows or about _WAITING_BYTES bytes.
+# A row group of a quarantine file is written when the row group has _WAITING_ROWS rows or about
+# _WAITING_BYTES bytes.
 _WAITING_ROWS = 1 << 14
 _WAITING_BYTES = 1 << 22
 
@@ -122,7 +123,7 @@ def _real(store: Store) -> Store:
 
 
 class DamagedRange(NamedTuple):
-    """A damaged range of a file. ``offset`` is a decompressed offset."""
+    """A damaged range of a file. ``offset`` is the start of the range in the decompressed file."""
 
     offset: int
     length: int
@@ -131,7 +132,7 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class _FileLosses:
-    """The damage of one file: the number of ranges, their size in bytes, and the first few ranges."""
+    """The damage of one file: the number of damaged ranges, their total size, and the first few ranges."""
 
     count: int = 0
     bytes: int = 0
@@ -161,8 +162,8 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    The methods raise if there is more damage than ``max_corrupt`` allows. Otherwise `finish` warns about each
-    damaged file. ``rows`` is the number of intact records that were read.
+    The methods raise CorruptRecordError if there is more damage than ``max_corrupt`` allows. If no limit is
+    exceeded, `finish` warns about each damaged file. ``rows`` is the number of intact records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -172,7 +173,7 @@ class Losses:
 
     @property
     def count(self) -> int:
-        """How many records were skipped, plus how many ranges in which no record can be identified."""
+        """The number of skipped records and of skipped ranges without an identifiable record."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager
@@ -185,7 +186,8 @@ class Losses:
     def add(self, path: str, offset: int, checked: Checked) -> None:
         """Add the damage that a check found in data at ``offset`` of a file.
 
-        Raise if ``max_corrupt`` is an integer, and there is more damage than this limit.
+        Raise CorruptRecordError if ``max_corrupt`` is an integer that the number of skipped records and
+        ranges exceeds.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -215,8 +217,8 @@ class Losses:
 class SplitLosses:
     """Collect the damage that was skipped in one split, and write the damaged bytes to the quarantine.
 
-    The quarantine has one Parquet file for each split with damage. The file appears only when it is complete.
-    A repeated task replaces the file of the earlier attempt.
+    The quarantine contains one Parquet file for each split with damage. The Parquet file appears only when it
+    is complete. If a task runs again, its Parquet file replaces the file of the previous attempt.
     """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
@@ -231,7 +233,7 @@ class SplitLosses:
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
         """Count the damaged ranges in data at ``offset`` of the file, and quarantine the damaged bytes.
 
-        Raise as `Losses.add` does.
+        Raise CorruptRecordError as `Losses.add` does.
         """
         if not len(checked.starts):
             return

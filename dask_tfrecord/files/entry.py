@@ -1,7 +1,7 @@
 """Define what a snapshot stores about a data file, such as its name, size, blocks and statistics.
 
-Statistics describe the stored values, so they are also true for the values that are read back. For example,
-the statistics of a float64 column use the stored 32-bit floats. NaN is never the smallest or the greatest
+Statistics describe the stored values, so they are true for the values that a read returns. For example, the
+statistics of a float64 column use the stored 32-bit floats. NaN never counts as the smallest or the greatest
 value.
 """
 
@@ -24,9 +24,9 @@ PART_NAME = re.compile(
     r"\.tfrecord(\.\w+)?"
 )
 
-# The pattern and the size limit of a label that a user adds to file names. A file name with such a label is
-# valid on every store and in every shell. The length is limited so that even the longer name of an unfinished
-# file stays below the 255 bytes that most disks allow.
+# The pattern and the size limit of a label that a user adds to file names. A file name with a valid label is
+# valid on every store and in every shell. The size is limited so that even the longer temporary name of an
+# unfinished file stays below the 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -34,11 +34,11 @@ _LABEL_BYTES = 100
 def part_name(
     run: str, index: int, count: int, *, number: int | None = None, label: str = "", suffix: str = ""
 ) -> str:
-    """Return the name of the data file of partition ``index`` of ``count``.
+    """Return the name of a data file of partition ``index``, where ``count`` is the number of partitions.
 
-    Sorting the names gives the row order, unless a partition has more than 100,000 files. ``number`` counts
-    the files of the partition in all directories, or is None for a single file. ``label`` is a text that the
-    user chose.
+    Sorted by name, the files are in row order, unless a partition has more than 100,000 files. ``number``
+    counts the files of the partition in all directories, or is None if the partition has a single file.
+    ``label`` is a text that the user chose.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -47,7 +47,9 @@ def part_name(
 
 
 def check_labels(labels: Sequence[object]) -> None:
-    """Raise TFRecordError if a label of ``name_function=`` is invalid in a file name, or is not unique."""
+    """Raise TFRecordError if two labels of ``name_function=`` are equal, or if a file name cannot contain
+    one.
+    """
     for label in labels:
         is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES
         if not is_label:
@@ -68,7 +70,7 @@ def is_part(path: str) -> bool:
     return run_of(path) is not None
 
 
-# The largest size of a block in decompressed bytes. Only a block that consists of a single longer record
+# The largest size of a block in decompressed bytes. Only a block that consists of a single larger record
 # exceeds this size.
 BLOCK_BYTES = 1 << 20
 
@@ -128,8 +130,7 @@ class ColumnFile(NamedTuple):
     bytes : int
         Size of the column file in bytes.
     crc32c : int
-        CRC-32C of the footer of the column file. The column file itself contains the checksums of its column
-        chunks.
+        CRC-32C of the footer of the column file. The column file contains the checksums of the column chunks.
     """
 
     path: str
@@ -137,7 +138,8 @@ class ColumnFile(NamedTuple):
     crc32c: int
 
 
-# The column of a file list that describes the column file of each data file, or is null.
+# The column of a file list that describes the column file of each data file. The value is null for a data
+# file without column file.
 COLUMN_FILE = "columns"
 COLUMN_FILE_TYPE = pa.struct({"path": pa.string(), "bytes": pa.int64(), "crc32c": pa.uint32()})
 
@@ -204,16 +206,16 @@ def is_inside(path: str) -> bool:
     return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)
 
 
-# The kernel's statistics of some ranges of rows, with an element for each column.
+# The kernel's statistics: an element for each column, with values for one or more ranges of rows.
 Columns = Sequence[Statistics]
 
 # The largest size in bytes of a string or bytes value that is kept as a minimum or maximum.
 _LONGEST_BOUND = 64
 
-# The scalar types whose stored minimum and maximum are already Python values of the column's type.
+# The scalar types whose stored minimum and maximum need no conversion to Python values of the column's type.
 _PLAIN_TYPES = (pa.int64(), pa.float32())
 
-# The exceptions that Arrow raises for a value that Python cannot represent.
+# The exceptions that a conversion raises for a value that Python cannot represent.
 _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 
@@ -222,7 +224,7 @@ def empty_statistics(schema: Schema) -> Columns:
 
 
 def continue_statistics(known: Columns, more: Columns) -> None:
-    """Add the statistics ``more`` of later ranges.
+    """Add the statistics ``more`` of later ranges to ``known``.
 
     The first later range continues the last range in ``known``.
     """
@@ -243,9 +245,9 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows in ``parts`` is one file. A column has no statistics if the records store other values
-    than a table shows, such as class numbers. The fields of a struct have statistics under names such as
-    "a/b".
+    Each range of rows in ``parts`` is one file. A column gets no statistics if the stored values differ from
+    the values in a table, as class numbers differ from class names. The statistics of struct fields have
+    names such as "a/b".
     """
     if not parts or not schema.fields:
         return [()] * files
@@ -256,10 +258,10 @@ def file_statistics(
 
 
 def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]:
-    """Return the statistics of a file with the records of all given files.
+    """Return the statistics of a new file that contains the records of all ``files``.
 
-    A column has statistics if each file with records has statistics of the column. A bound is known if each
-    file in which the column has values has this bound.
+    A column gets statistics if each file with records has statistics of the column. A minimum or maximum is
+    None if it is unknown in any file in which the column has values.
     """
     filled = [file for file in files if file.records] or files[:1]
     of_files = [{column.name: column for column in file.statistics} for file in filled]
@@ -300,7 +302,7 @@ def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[C
 
 
 def _bounds(column: Field, stored: list[Any]) -> list[Any]:
-    """Convert a column's minimum or maximum in each file to a Python value.
+    """Convert the minimum or maximum of a column in each file to a Python value.
 
     A value that is too long, or that Python cannot represent exactly, becomes None.
     """
@@ -311,7 +313,7 @@ def _bounds(column: Field, stored: list[Any]) -> list[Any]:
         return stored
     try:
         return _plain(column, pa.array(stored, storage))
-    except _NOT_PLAIN:  # some value has no Python equivalent, such as a date in the year 20,000
+    except _NOT_PLAIN:  # Python cannot represent a value, such as a date in the year 20,000
         if len(stored) == 1:
             return [None]
         return [bound for value in stored for bound in _bounds(column, [value])]

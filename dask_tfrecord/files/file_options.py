@@ -8,7 +8,8 @@ from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.schema.fields import Lossy
 
-# The codec of the files to read. With "infer", the codec of each file is detected from its first bytes.
+# The codec of the files to read. With "infer", the reader detects the codec of each file from the file's
+# first bytes.
 ReadCompression = Compression | Literal["infer"] | None
 
 # What to do with a feature that is not in the schema: raise an error, or ignore the feature.
@@ -17,11 +18,11 @@ Extra = Literal["raise", "ignore"]
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """How a schema was inferred, so that later errors about its columns can give advice.
+    """How a schema was inferred. Errors about the columns of the schema use this information for advice.
 
-    ``given_kinds`` maps each column whose type the caller gave to the kinds of its feature in the sample.
-    ``untyped`` are the columns without a value in the sample. ``all_records`` is True if the sample is the
-    whole dataset.
+    ``given_kinds`` maps each column whose type the caller passed to the kinds of the column's feature in the
+    sample. ``untyped`` contains the columns without a value in the sample. ``all_records`` is True if the
+    sample is the whole dataset.
     """
 
     given_kinds: dict[str, tuple[str, ...]] = field(hash=False)
@@ -35,7 +36,7 @@ MAX_FEATURES = 10_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of `read_tfrecord` that control how files are read, whatever the columns are.
+    """The options of `read_tfrecord` that control how files are read. They do not depend on the columns.
 
     If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
     name the columns with the file and the offset of each record, or are None if these columns are not
@@ -62,8 +63,8 @@ class ReadOptions:
         """Return the record type with which the kernel decodes the records.
 
         If the type "example" was inferred from a sample, the records are decoded as SequenceExamples, because
-        an Example is also a SequenceExample without feature lists. A feature list in a later record is then
-        treated as an unknown feature and not as damage.
+        an Example is also a SequenceExample without feature lists. A feature list in a record outside the
+        sample then counts as an unknown feature, and not as damage.
         """
         inferred = self.is_type_inferred and record_type == "example"
         return "sequence_example" if inferred else record_type
@@ -71,10 +72,11 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of `to_tfrecord` that control how files are written, whatever the columns are.
+    """The options of `to_tfrecord` that control how files are written. They do not depend on the columns.
 
-    ``max_rows`` and ``max_bytes`` limit a file. ``max_bytes`` counts bytes before compression. Only a file
-    with a single longer record exceeds this limit. If ``level`` is None, the codec uses its default level.
+    ``max_rows`` and ``max_bytes`` limit the rows and the bytes of each file. ``max_bytes`` counts bytes
+    before compression. Only a file whose single record is longer exceeds ``max_bytes``. If ``level`` is None,
+    the codec uses its default level.
     """
 
     compression: Compression | None = None

@@ -1,7 +1,7 @@
-"""Write tables to TFRecord files, in bounded memory: blocks are compressed in parallel, and written in order.
+"""Write tables to TFRecord files in bounded memory. Blocks are compressed in parallel, and written in order.
 
 A block contains about 1 MiB of whole records and is compressed independently of the other blocks. Only the
-records determine where a block ends, so the same rows give the same file bytes on every machine. The module
+records determine where a block ends, so every machine writes the same bytes for the same rows. The module
 does not know datasets.
 """
 
@@ -39,8 +39,8 @@ from dask_tfrecord.schema.conversion import has_all
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
-# At most this many bytes of a file's blocks, before compression, wait to be compressed. This limit bounds the
-# memory of a task on machines with many processors.
+# The largest number of bytes of a file's blocks that wait for compression. This limit bounds the memory of a
+# task on machines with many processors.
 _PENDING_BYTES = 1 << 24
 
 
@@ -51,17 +51,17 @@ class Buffers:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        # NumPy does not fill the buffer with zeros, so a small file touches only a little of the buffer.
+        # NumPy does not fill the buffer with zeros, so a small file touches only a small part of the buffer.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Take back a buffer. A larger buffer, which was allocated for a long record, is freed."""
+        """Keep a buffer for reuse. Free a buffer of another size, which was allocated for a long record."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
 
 class _PendingBlock(NamedTuple):
-    """A block that is being compressed. Its content is the first ``size`` bytes of ``buffer``."""
+    """A block that is being compressed. The block's content is the first ``size`` bytes of ``buffer``."""
 
     block: Block
     buffer: memoryview
@@ -70,10 +70,11 @@ class _PendingBlock(NamedTuple):
 
 
 class BlockWriter:
-    """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
+    """Write the blocks of one file in order, compress several blocks in parallel, and count the written
+    bytes.
 
     After writing a block, the writer gives the buffer back to ``buffers``. ``bytes`` and ``crc32c`` are the
-    size and the checksum of what is already written.
+    size and the checksum of the bytes written so far.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class BlockWriter:
     def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
         """Add the first ``size`` bytes of a buffer to the file as a block.
 
-        The buffer must not be used again.
+        The caller must not use the buffer after this call.
         """
         content = buffer[:size]
         if self._compressor is None:
@@ -143,7 +144,8 @@ class BlockWriter:
 class SpareThreads:
     """Run the compression of blocks on threads while the process has idle processors.
 
-    Every thread that writes a file counts as a busy processor. All writers of a process share one instance.
+    Every thread that writes a file counts as a busy processor. All file writers of a process share one
+    instance of this class.
     """
 
     def __init__(self, threads: int) -> None:
@@ -162,7 +164,7 @@ class SpareThreads:
             self._release()
 
     def run(self, work: Callable[[memoryview], bytes], content: memoryview) -> Future[bytes]:
-        """Call ``work(content)`` on a spare thread, or in the calling thread if no processor is idle."""
+        """Call ``work(content)`` on a spare thread, or on the calling thread if no processor is idle."""
         with self._lock:
             is_idle = self._idle > 0
             self._idle -= is_idle
@@ -181,7 +183,9 @@ class SpareThreads:
 
 @cache
 def _threads_of_process(threads: int, process: int) -> SpareThreads:
-    """The process id is part of the cache key, because a forked process has none of its parent's threads."""
+    """Return the shared threads of a process. ``process`` is part of the cache key, because a forked process
+    does not inherit the parent's threads.
+    """
     return SpareThreads(threads)
 
 
@@ -191,11 +195,11 @@ def _available_processors() -> int:
     return os.cpu_count() or 1
 
 
-# One step converts at most this many rows, and this many bytes, to storage types.
+# The largest number of rows, and of bytes, that one step converts to storage types.
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
-# Types whose null count includes all nulls. The null count of a dictionary array lacks nulls in the
+# Tests for types whose null count includes all nulls. The null count of a dictionary array omits nulls in the
 # dictionary.
 _COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
 
@@ -204,7 +208,9 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class DirectoryGroup(NamedTuple):
-    """A group of rows with the same partition values. ``directory`` is relative to the root, or ""."""
+    """A group of rows with the same partition values. ``directory`` is the path of the partition directory
+    relative to the root, or "".
+    """
 
     directory: str
     values: tuple[Any, ...]
@@ -247,12 +253,13 @@ def write_files(
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
     ``place`` gets a partition directory, and the index of a file among the files of this call. ``place``
-    returns two paths of the file: the path in the store, and the path relative to the dataset's root, which
-    the returned `FileEntry` and errors contain. A group without rows becomes one empty file. All calls in
-    this process share ``threads`` threads. The number of threads does not change the written bytes.
+    returns two paths of the file: the path in the store, and the path relative to the dataset's root. The
+    returned `FileEntry` and errors contain the relative path. A group without rows becomes one empty file.
+    All calls in one process share ``threads`` threads. The number of threads does not change the written
+    bytes.
 
-    Raise SchemaError if a value does not fit its column. The error names the column, and the index of the row
-    before sorting. Files that end before the failing row remain.
+    Raise SchemaError if a value does not fit its column. The error contains the column's name, and the index
+    that the row had before sorting. Files that end before the failing row remain.
     """
     spare = _threads_of_process(threads or _available_processors(), os.getpid())
     buffers = Buffers()
@@ -293,7 +300,7 @@ def write_files(
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
-    """Return the features that have a value in each row. For lazily created tables, return no features."""
+    """Return the features with a value in each row, or no features if the tables are created lazily."""
     if not isinstance(rows.pieces, list):
         return []
     names = [one.name for one in features]
@@ -319,7 +326,7 @@ def _write_file(
         left = max(0, max_bytes - content)
         buffer = writer.buffer()
         size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
-        if need:  # not even one record fits into the block's buffer
+        if need:  # not even one record fits into the buffer
             if content and need > left + SPARE_BYTES:
                 buffers.give_back(buffer)
                 break
@@ -352,35 +359,36 @@ class _RecordStream:
         self._batch_start = self._batch_end = 0
         self._schema = schema
         self._closed = [item for item in schema.fields if item.is_closed]
-        self.open_columns: set[str] = set()  # the columns with values outside the known categories
+        self.open_columns: set[str] = set()  # columns with values outside the known categories
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
-        self._statistics: list[Columns] = []  # each file is one range of rows
-        self._counted = 0  # the statistics contain the rows before this row
-        self._counts_part = False  # the statistics of the last file may lack the last rows of the file
+        self._statistics: list[Columns] = []  # one element for each range of rows, that is, for each file
+        self._counted = 0  # the statistics cover the rows before this row
+        self._counts_part = False  # True if the statistics of the last file may lack rows
         self._ends: list[int] = []  # the ends of the files whose rows are not all counted
-        self._bound_start = self._bound_end = 0  # the range of rows that the encoder holds
+        self._bound_start = self._bound_end = 0  # the range of rows that is bound to the encoder
         self._storage = self._batch
         self._beside = beside
         self._copied = 0  # the column file contains the rows before this row
         self._content = 0  # the size in bytes of the current file's records
-        self._starts = np.zeros(0, np.int64)  # where the bound rows begin in their buffers
-        # For each buffer with rows to copy: the bound row after its last row, and the buffer's offset in the
-        # file.
+        self._starts = np.zeros(0, np.int64)  # the positions at which the bound rows begin in their buffers
+        # For each buffer with rows to copy: the index of the bound row after the buffer's last row, and the
+        # buffer's offset in the file.
         self._buffers: list[tuple[int, int]] = []
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` with the path, and with the index of the row before sorting."""
+        """Return a copy of an error of `take` with the path, and with the row's index before sorting."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
         return error.replaced(record=int(self._order[error.record - self._batch_start]))
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
-        """Fill ``out`` with the next whole records, up to row ``end``. Return the number of bytes, and 0.
+        """Fill ``out`` with the next complete records, up to row ``end``. Return the number of bytes, and 0.
 
-        If not even one record fits, return 0, and a sufficient size for ``out`` in bytes.
+        If not even one record fits into ``out``, return 0, and a size in bytes that is sufficient for
+        ``out``.
         """
         size = 0
         while self.row < end:
@@ -401,7 +409,7 @@ class _RecordStream:
         return size, 0
 
     def check_end(self) -> None:
-        """Raise RuntimeError if rows remain that belong to no group, because such rows would be lost."""
+        """Raise RuntimeError if rows remain that belong to no group, because these rows would be lost."""
         if self.row < self._batch_end or next(self._batches, None):
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
@@ -412,7 +420,7 @@ class _RecordStream:
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows since the last call to the column file. The encoder must still hold these rows."""
+        """Add the rows since the last call to the column file, while the encoder still holds these rows."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
             for end, content in self._buffers:  # in one loop, because a step between two writes takes 8 us
@@ -426,7 +434,7 @@ class _RecordStream:
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows since the last call to the statistics. The encoder must still hold these rows."""
+        """Add the rows since the last call to the statistics, while the encoder still holds these rows."""
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]
         if is_part:
@@ -461,7 +469,7 @@ class _RecordStream:
         self._bound_start = self.row
         try:
             storage = self._schema.to_storage(batch, lossy=self._lossy)
-        # The failing row may belong to a later file, so the current file must be written first.
+        # If the failing row belongs to a later file, the current file must first be written.
         except SchemaError:
             storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
         self._bound_end = self.row + storage.num_rows

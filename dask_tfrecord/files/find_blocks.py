@@ -2,14 +2,14 @@
 
 Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of this record
 may contain whole TFRecord files. The result of scanning a range is therefore only a claim: the position of
-the range's first record, and the position at which the walk from that record ended. When all ranges are
-scanned, the claims are checked in the order of the file, from its start. A claim is true if its walk starts
-where the previous walk ended. A false claim is replaced by a new walk that starts where the previous walk
-ended.
+the range's first record, and the position at which the walk from this record ended. When all ranges are
+scanned, the claims are checked in order, from the start of the file. A claim is true if the claimed walk
+starts where the previous walk ended. A false claim is replaced by a new walk from the end of the previous
+walk.
 
-A walk verifies the lengths and the checksums of records. After damage, a walk continues at the same record as
-a reader with ``on_corrupt="skip"``. If the reader raises for damage, a walk skips the payloads of records
-that are longer than a window or end after the range.
+A walk verifies the lengths and the checksums of records. After damage, a walk continues at the record at
+which a reader with ``on_corrupt="skip"`` continues. If the options raise for damage, a walk skips the payload
+of a record that is longer than a window or ends after the range.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,15 +31,16 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
 
-# A callable that calls a function with each argument, possibly in parallel, and returns the results in order.
+# Type of a callable that calls a function with each argument, possibly in parallel, and returns the results
+# in order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
-# The smallest range of a file, in bytes, for which a separate scan task is worth its overhead.
+# The smallest range of a file, in bytes, for which a separate scan task is worth the overhead of a task.
 TASK_BYTES = 1 << 24
 
 
 class _Range(NamedTuple):
-    """The bytes from ``start`` to ``stop`` of a file, which one task scans for blocks."""
+    """The range from byte ``start`` to before byte ``stop`` of a file, which one task scans for blocks."""
 
     file: FileInfo
     size: int
@@ -50,11 +51,11 @@ class _Range(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The records from ``start`` to before the first record at or after the end of a range.
+    """Describe the records from byte ``start`` up to the first record at or after the end of a range.
 
-    ``blocks`` contains the offset and the index of some records. Indices are counted from ``start``, and a
-    damaged record or range counts as one record. ``damaged`` contains offsets of damaged records and ranges,
-    including the first damage after each block.
+    ``blocks`` contains the offset and the index of each record at which a block may start. Indices are
+    counted from ``start``, and a damaged record or range counts as one record. ``damaged`` contains offsets
+    of damaged records and ranges, including the first damage after each block.
     """
 
     start: int
@@ -73,7 +74,7 @@ def find_blocks(
     task_bytes: int,
     block_bytes: int,
 ) -> dict[str, BlockIndex]:
-    """Map the path of each uncompressed file of known size to the file's blocks.
+    """Return a dict that maps the path of each uncompressed file of known size to the file's blocks.
 
     Each scan task reads ``task_bytes`` bytes of a file. Blocks are at least ``block_bytes`` apart.
     """
@@ -117,7 +118,7 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
     """Walk over the records of a range, from the first byte at which a record seems to begin.
 
-    Return None if there is no such byte.
+    Return None if no record seems to begin in the range.
     """
     with _FileWindow(store, part, part.start) as window:
         if part.start and not _seek(window, part, lenient=False):
@@ -132,7 +133,7 @@ def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> Block
     blocks = [Block(0, 0, 0)]
     damaged: list[int] = []
     for part, claim in claims:
-        if position >= part.stop:  # a record begins before the range and ends after the range
+        if position >= part.stop:  # a record begins before the range and ends at or after the range's end
             continue
         walk = claim if claim and claim.start == position else _walk_from(store, part, position)
         for offset, number in walk.blocks:
@@ -173,7 +174,7 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
         if len(window.data) < length <= min(WINDOW_BYTES, part.stop - window.offset):
             window.fill(length)
             continue
-        if length:  # the record is longer than the window, or ends after the range
+        if length:  # the record is longer than a window, or ends after the range
             blocks.append((window.offset, records))
             window.advance(length)
         else:
@@ -203,8 +204,8 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
             if (at := places.searchsorted(part.stop)) < len(places)
         ]
         offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
-        # The distance between two of these blocks may be less than ``block_bytes``. `_prove` omits a block
-        # that is too close to the previous block.
+        # Two blocks found here may be less than ``block_bytes`` apart. `_prove` omits a block that is too
+        # close to the previous block.
         _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
         starts = offsets[firsts]
         blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
@@ -226,7 +227,7 @@ def _skip_damage(window: "_FileWindow", part: _Range) -> None:
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
-    """Return the size of the window's first frame, or 0 if the frame is damaged or exceeds the file."""
+    """Return the size of the window's first frame, or 0 if the header is damaged or the file is too short."""
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0
@@ -239,8 +240,8 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
     """Move the window to the next record. Return True if this record begins in the range.
 
-    With ``lenient``, the search may continue to the end of the file. Otherwise, it stops at the end of the
-    range.
+    If ``lenient`` is True, the search may continue to the end of the file. Otherwise, the search stops at the
+    end of the range.
     """
     while window.offset < (part.size if lenient else part.stop):
         found = find_record(
@@ -254,7 +255,7 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
         window.advance(found.offset)
         if found.proven:
             return window.offset < part.stop
-        # To accept a record, the search needs the whole frame and the next record's header in the window.
+        # To accept a record, the search needs the record's whole frame, and the header of the next record.
         window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
     return False
 
@@ -262,8 +263,8 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 class _FileWindow(Window):
     """A window over an uncompressed file that can skip bytes without reading them.
 
-    The file is opened at the end of the view. The first reads stop at the end of the range. Later reads
-    request one window at a time.
+    The window opens the file at the end of the view: inside the range for all bytes up to the end of the
+    range, and after the range for one window of bytes.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:

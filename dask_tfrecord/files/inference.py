@@ -1,4 +1,4 @@
-"""Summarise the features of sampled records. Schemas are inferred from the names, kinds and lengths."""
+"""Summarise the features of sampled records: names, kinds and numbers of values, to infer schemas."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: the file, the index in the file, and the decompressed offset."""
+    """The position of a record: the path of the file, the index in the file, and the decompressed offset."""
 
     path: str
     record: int
@@ -42,11 +42,11 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """Summary of one feature in some records.
+    """Summarise one feature in some records.
 
-    ``path`` is the first file with the feature. ``kinds`` maps each kind to the first record with this kind.
-    ``max_values`` is the largest number of values in one record. ``utf8`` and ``text`` have the same meaning
-    as in `codec.Feature`.
+    ``path`` is the first file with the feature. ``kinds`` maps each kind of the feature to the first record
+    with this kind. ``max_values`` is the largest number of values in one record. ``utf8`` and ``text`` have
+    the same meaning as in `codec.Feature`.
     """
 
     name: str
@@ -71,11 +71,11 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Sample:
-    """Summary of the features of some records, which can be merged with the summary of other records.
+    """Summarise the features of some records. `merged` adds the summary of later records.
 
     ``payload`` is the total size of the payloads in bytes. ``non_message`` is the error for the first record
-    that is not a protobuf message, at which reading the file stopped. ``reason_for_bytes`` says why the
-    records should be read as bytes although they parse as messages. Without such a reason, the text is empty.
+    that is not a protobuf message; reading the file stopped at this record. ``reason_for_bytes`` says why the
+    records should be read as bytes although they parse as messages, or is empty if there is no reason.
     """
 
     record_type: AskedType
@@ -103,12 +103,12 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is no protobuf message of any type, so that the records must be plain bytes."""
+        """True if a record is no protobuf message of any type, so that records can only be read as bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property
     def known_type(self) -> RecordType:
-        """The type of the records, or "example" if the sample does not show the type."""
+        """The type of the records, or "example" if the sample does not determine the type."""
         return "example" if self.record_type == "infer" else self.record_type
 
 
@@ -129,7 +129,7 @@ def sample_split(
     the options allow.
     """
     windows = 1 if limit is not None else windows
-    # An Example parses as a SequenceExample that has only a context.
+    # An Example parses as a SequenceExample with a context and without feature lists.
     inference = Inference(
         "example" if record_type == "example" else "sequence_example",
         max_records=-1 if limit is None else limit,
@@ -142,7 +142,7 @@ def sample_split(
     non_message = None
     feed = _Feed(inference)
     kernel: Callable[..., Result] = feed
-    if options.damage.skips:  # the later read of the file counts, reports and quarantines damage
+    if options.damage.skips:  # the later read of the file counts, reports and quarantines the damage
         options = replace(options, damage=DamagePolicy("skip"))
         kernel = partial(scan, verify_crc=False)  # the check has already verified and parsed the records
     file = RecordFile(store, split, options)
@@ -167,7 +167,7 @@ def sample_split(
 
 
 class _Feed:
-    """Provide a kernel function and a check for `RecordFile.run`; both feed records to an inference.
+    """Provide a kernel function and a check for `RecordFile.run`. Both add records to an inference.
 
     ``payload`` counts the payload bytes of intact frames whose payload is no protobuf message. ``other`` is
     the index of the first record that is a message of another type.
@@ -211,7 +211,7 @@ class _Feed:
 def _note_places(
     places: dict[int, RecordPosition], inference: Inference, before: int, chunk: Chunk[Result], path: str
 ) -> None:
-    """Store the position of each record of this chunk in which a feature has a kind for the first time."""
+    """For each kind of a feature that first occurs in this chunk, store the position of the record."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

@@ -1,10 +1,10 @@
 """Read splits of TFRecord files in bounded memory, as records or as tables.
 
-A `RecordFile` reads one split, chunk by chunk. A `TableReader` decodes the records of any splits. Creating a
-window, a decoder and a batch for each small file would take several times as long as decoding a hundred
-records. Therefore `TableReader.read_together` joins the bytes of several small files in one buffer. If the
-files cannot be read together, for example because one of them is damaged, the caller reads each file alone,
-and that read reports the error. The module does not know datasets.
+A `RecordFile` reads one split, chunk by chunk. A `TableReader` decodes the records of several splits.
+Creating a window, a decoder and a batch for each small file would take several times as long as decoding a
+hundred records. To avoid this cost, `TableReader.read_together` joins the bytes of several small files in one
+buffer. If the files cannot be read together, for example because one file is damaged, the caller reads each
+file alone, and reading the damaged file raises the error. The module does not know datasets.
 """
 
 import os
@@ -55,19 +55,19 @@ from dask_tfrecord.schema.fields import Schema
 # The Arrow type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-# The largest decompressed size of the records in one table, in bytes: for a partition, and for a stream.
-# Tables of a stream are smaller, because a consumer waits for each table.
+# The largest total decompressed size, in bytes, of the records in one table: for a partition, and for a
+# stream. Tables of a stream are smaller than tables of a partition, because a consumer waits for each table.
 TABLE_BYTES = 1 << 25
 STREAM_BYTES = 1 << 22
 
 # The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
 _EXPANSION = 4
 
-# The factor by which the content of small files may exceed the estimated size. Most of the buffer's memory is
-# never touched.
+# The buffer for small files is this many times larger than their estimated content. Most of the buffer's
+# memory is never touched.
 _MARGIN = 4
 
-# The types that kernel functions return. A kernel function handles the whole records at the start of a
+# The types that kernel functions return. A kernel function processes the complete records at the start of a
 # buffer.
 Result: TypeAlias = Fed | Decoded | Scanned
 
@@ -76,10 +76,11 @@ _R = TypeVar("_R", bound=Result)
 
 @dataclass(frozen=True)
 class Chunk(Generic[_R]):
-    """Whole records of a file, and the result of a kernel function for these records.
+    """Consecutive records of a file, and the result of a kernel function for these records.
 
-    ``data`` contains the records, and is valid only until the next chunk. ``intact`` contains all intact
-    records of the window. ``row`` and ``at`` count the records and bytes of ``intact`` before this chunk.
+    ``data`` contains the bytes of the records, and is valid only until the next chunk. ``intact`` contains
+    all intact records of the window. ``row`` is the number of records, and ``at`` the number of bytes, of
+    ``intact`` before this chunk.
     """
 
     result: _R
@@ -100,7 +101,7 @@ class Chunk(Generic[_R]):
         return self.intact.offsets(self.at + positions)
 
     def number(self, row: int) -> int:
-        """Convert the index of a record in this chunk to the index in the file."""
+        """Convert the index of a record in this chunk to the record's index in the file."""
         return self.intact.numbers.of(self.row + row)
 
 
@@ -131,13 +132,13 @@ class RecordFile(NamedTuple):
         check: Callable[..., Checked] | None = None,
         needed: Sequence[str] | None = None,
     ) -> Iterator[Chunk[_R]]:
-        """Call a kernel function on the records, window by window.
+        """Call a kernel function on the records of the split, window by window.
 
-        ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
-        options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel``
-        gets only the intact records. The default check does not parse payloads. Damage in a value refers to
-        the column by an index into ``columns``. ``needed`` lists the features whose values ``kernel`` reads,
-        or is None if ``kernel`` needs all bytes.
+        ``kernel`` accepts bytes and ``final``, and processes the complete records at the start of the bytes.
+        If the options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and
+        ``kernel`` gets only the intact records. The default check does not parse payloads. Damage in a value
+        identifies the column by an index into ``columns``. ``needed`` lists the features whose values
+        ``kernel`` reads, or is None if ``kernel`` needs all bytes.
 
         Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
         does not fit its column.
@@ -176,7 +177,7 @@ class RecordFile(NamedTuple):
                             raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
                         at = end
                         if not (is_final and result.records):
-                            break  # a decoder stops before a column exceeds 2 GiB, and is then called again
+                            break  # a decoder stops before a column exceeds 2 GiB; call it again
                     record = intact.numbers.of(rows)
                     if checked is None:
                         window.advance(at, verified=rows if options.verify_crc else 0)
@@ -190,19 +191,20 @@ class RecordFile(NamedTuple):
             raise locate_error(error, self.path, record, options.max_record_bytes) from None
 
     def chunks(self) -> Iterator[Chunk[Scanned]]:
-        """Yield the records chunk by chunk, and find where each record begins, without parsing them."""
+        """Yield the records chunk by chunk, with the position of each record, but without parsing them."""
         verify_crc, limit = self.options.verify_crc, self.options.max_record_bytes
         return self.run(partial(scan, offsets=True, verify_crc=verify_crc, max_record_bytes=limit))
 
     def records(self, allocate: Allocate | None = None) -> Records:
-        """Read all records of the split into one buffer, and find them without verifying their payloads.
+        """Read all records of the split into one buffer, and find where each record begins. Payloads are not
+        verified.
 
-        ``allocate`` returns memory for the buffer. The memory is used if the size of the records is known.
+        ``allocate`` returns memory for the buffer, which is used only if the size of the records is known.
         """
         split, data = self.split, None
         is_plain = split.file.compression is None and split.start.offset == split.start.content
         if allocate and is_plain and not self.store.is_remote and self.options.compression in ("infer", None):
-            data = self.stored(allocate(split.stored_bytes))  # a window takes 5/4 of the time
+            data = self.stored(allocate(split.stored_bytes))  # reading through a window takes 5/4 of the time
         if data is None or not is_frame(bytes(data[:HEADER_BYTES])):
             size = max(WINDOW_BYTES, content_bytes(split) + 1)
             try:
@@ -224,8 +226,8 @@ class RecordFile(NamedTuple):
     def read_stored(self, buffer: memoryview) -> memoryview | None:
         """Read the stored bytes of the split into the start of a buffer, and return them.
 
-        Return None if the buffer is too small, or if the file cannot be read or is not the listed file. For a
-        local file, this takes much less time than `Store.open`.
+        Return None if the buffer is too small, if the file cannot be read, or if the file was replaced since
+        it was listed. For a local file, `read_stored` takes much less time than `Store.open`.
         """
         store, file, start = self.store, self.split.file, self.split.start.offset
         view = buffer[: self.split.stored_bytes]
@@ -248,15 +250,15 @@ class RecordFile(NamedTuple):
                 stop = self.split.stop and self.split.stop.offset
                 with store.open(file.path, file.size, start, stop, file.stamp) as reader:
                     read_exactly(reader, view)
-                    reader.readinto(memoryview(bytearray(1)))  # raises if there are more bytes
+                    reader.readinto(memoryview(bytearray(1)))  # raises if the file has more bytes
         except (TFRecordError, OSError):
             return None
         is_other = must_verify_content(self.split, self.options) and crc32c(view) != file.crc32c
         return None if is_other else view
 
     def count(self, losses: Losses | None = None) -> int:
-        """Count the records without parsing them. The options determine whether checksums are verified."""
-        # If damage is skipped, the check verifies the checksums.
+        """Count the records without parsing them. The options decide if checksums are verified."""
+        # If the options skip damage, the check in `run` verifies the checksums.
         verify_crc = self.options.verify_crc and not self.options.damage.skips
         scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
         return sum(chunk.result.records for chunk in self.run(scan_all, losses=losses, needed=()))
@@ -276,7 +278,7 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def content_bytes(split: Split) -> int:
-    """Estimate the decompressed size of a split in bytes; 0 or less if the size of the file is unknown."""
+    """Estimate the decompressed size of a split in bytes. If the file's size is unknown, return 0 or less."""
     if split.stop is not None:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset
@@ -284,7 +286,9 @@ def content_bytes(split: Split) -> int:
 
 
 def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
-    """Group consecutive splits that are whole files and together fit in a window. Other splits stay alone."""
+    """Group consecutive splits that are whole files and together fit in a window. Any other split is a group
+    of its own.
+    """
     group: list[Split] = []
     left = WINDOW_BYTES
     for split in splits:
@@ -303,8 +307,8 @@ def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
 class TableReader:
     """Read records of the files of a store as tables with the columns of a schema.
 
-    ``known`` lists the features that records may have. None allows all features. Features without a column
-    are not parsed.
+    ``known`` contains the features that records may have. If ``known`` is None, records may have any
+    features. Features without a column are not parsed.
     """
 
     store: Store
@@ -316,15 +320,15 @@ class TableReader:
     def only_counts(self) -> bool:
         """True if the records are only counted, and not parsed.
 
-        This is the case if the schema has no columns, all features are allowed, and no damaged payloads are
-        skipped.
+        Records are only counted if the schema has no columns, all features are allowed, and no damaged
+        payloads are skipped.
         """
         must_parse = self.options.damage.skips and self.schema.record_type != "bytes"
         return not self.schema.fields and not must_parse and self.known is None
 
     @property
     def stored(self) -> Schema:
-        """The columns that are stored in records."""
+        """The schema of the columns that are stored in records, without the path and offset columns."""
         schema, others = self.schema, self.options.origin_columns
         return schema.select(name for name in schema.names if name not in others) if others else schema
 
@@ -346,8 +350,8 @@ class TableReader:
     ) -> Iterator[pa.Table]:
         """Yield the records of a split as tables.
 
-        ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed size of
-        the records in a table; a longer record becomes a table with one row.
+        ``losses`` collects the damage that is skipped. ``batch_bytes`` is the maximum total decompressed size
+        of the records in one table. A record that is larger becomes a table with one row.
 
         Raise CorruptRecordError for damage that the options do not skip, after yielding the records before
         the damage. Raise SchemaError for a value that does not fit its column.
@@ -360,7 +364,7 @@ class TableReader:
         wants_offsets = self.options.offset_column in self.schema.names
         gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
 
-        # If only some features are allowed, the decoder must also read features without a column.
+        # If only some features are allowed, the decoder must read even the features without a column.
         is_sparse = self.known is None and self.schema.record_type != "bytes"
         needed = [column.name for column in decoder.columns] if is_sparse else None
         chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), needed)
@@ -375,8 +379,8 @@ class TableReader:
     def read_together(self, splits: Sequence[Split]) -> tuple[pa.Table, list[int]] | None:
         """Read a group of small files. Return the rows, and the number of rows of each file.
 
-        Return None if each file must be read alone, because a file is damaged or has changed, a value does
-        not fit its column, or the content is much larger than estimated.
+        Return None if the caller must read each file alone: if a file is damaged or has changed, if a value
+        does not fit its column, or if the content is much larger than estimated.
         """
         try:
             joined = self._join(splits)
@@ -387,8 +391,8 @@ class TableReader:
             found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
             offsets = np.append(pa.array(found.offsets), len(data))
             firsts = np.searchsorted(offsets, starts)
-            # A record must not continue in the next file, although its checksum over the joined bytes would
-            # be correct.
+            # A record must not continue in the next file, even if its checksum over the joined bytes is
+            # correct.
             if found.damage or not np.array_equal(offsets[firsts], starts):
                 return None
             counts = np.diff(firsts)
@@ -400,7 +404,7 @@ class TableReader:
             if decoder.feed(data, final=True).damage:
                 return None
             batch = self.stored.from_storage(decoder.take())
-        except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
+        except (TFRecordError, OSError):  # reading each file alone raises the error of the first bad file
             return None
         paths = [self.store.public(split.file.path) for split in splits]
         files = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
@@ -421,10 +425,10 @@ class TableReader:
     def _join(self, splits: Sequence[Split]) -> tuple[memoryview, Ints] | None:
         """Read the content of files into one buffer.
 
-        Return the content, and the start of each file, followed by the end of the content. Return None if a
-        file must be read alone.
+        Return the joined content, and the position at which each file starts, followed by the end of the
+        content. Return None if a file must be read alone.
         """
-        # The buffer has one byte more than the files, so that content that is larger is noticed.
+        # The buffer has one byte more than the files may fill, so that larger content is noticed.
         size = _MARGIN * sum(map(content_bytes, splits)) + 1
         buffer = memoryview(pa.allocate_buffer(size)).cast("B")
         starts = [0]
@@ -450,7 +454,7 @@ class TableReader:
     def _as_table(
         self, batch: pa.RecordBatch, files: Iterable[tuple[str, int]], offsets: Sequence[pa.Array]
     ) -> pa.Table:
-        """Add the path and offset columns of the schema to a batch.
+        """Convert a batch to a table, with the path and offset columns of the schema.
 
         ``files`` lists the path and the number of rows of each file in the batch.
         """
@@ -471,10 +475,10 @@ class TableReader:
 
 
 class _Batch(NamedTuple):
-    """A decoded batch of records from one or more windows.
+    """A batch of records that were decoded from one or more windows.
 
-    ``parts`` has an element for each run of rows from one window: its first row, the index of this row's
-    record in the window, and the `Numbers` of the window. ``offsets`` contains the file offsets of the
+    ``parts`` contains an element for each group of rows from one window: the first row, the index of this
+    row's record in the window, and the `Numbers` of the window. ``offsets`` contains the file offsets of the
     records, if requested.
     """
 
@@ -493,7 +497,7 @@ class _Batches:
 
     def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
         self._decoder = decoder
-        self._left = content_bytes  # estimated bytes of the split that are not decoded yet
+        self._left = content_bytes  # the estimated bytes of the split that are not decoded yet
         self._batch_bytes = batch_bytes
         self._wants_offsets = wants_offsets
         self._bytes = self._records = 0  # the bytes and the records in the current batch
@@ -502,9 +506,11 @@ class _Batches:
         self._done: list[_Batch] = []
 
     def feed(self, data: memoryview, *, final: bool) -> Fed:
-        """Decode the whole records at the start of ``data``, as the kernel function of `RecordFile.run`."""
+        """Decode the complete records at the start of ``data``. `RecordFile.run` calls this method as the
+        kernel function.
+        """
         size = len(data)
-        # This can happen only if the window has grown because of a long record.
+        # The batch would exceed its size only if the window has grown because of a long record.
         if self._bytes and self._bytes + size > self._batch_bytes:
             self._end()
         more = min(self._left, self._batch_bytes - self._bytes) - size
@@ -515,7 +521,7 @@ class _Batches:
     def batches(self, chunks: Iterable[Chunk[Fed]]) -> Iterator[_Batch]:
         """Yield the batches that `feed` decodes in these chunks.
 
-        If a chunk raises, first yield the earlier records.
+        If reading a chunk raises, first yield the records of the previous chunks.
         """
         try:
             for chunk in chunks:

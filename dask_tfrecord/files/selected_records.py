@@ -1,6 +1,6 @@
 """Read some records of a split by index, or from ranges of the file.
 
-All other records are neither verified nor decoded, and often not even fetched.
+The records that were not requested are neither verified nor decoded, and often not even fetched.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +19,17 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
 
-# Buffers, and the positions of the requested records: the index of the buffer, the start and the end.
+# Buffers, and the position of each requested record: the index of the record's buffer, the start and the end.
 _Found: TypeAlias = tuple[Sequence[Buffer], Ints]
 
 
 def read_selected(reader: TableReader, split: Split, rows: Ints, count: int) -> pa.Table | None:
-    """Read the records of a split with the ascending indices ``rows``, counted from the start of the split.
+    """Read the records ``rows`` of a split. ``rows`` contains ascending indices, counted from the start of
+    the split.
 
-    Return None if the split must be read completely: to verify the checksum of the file, to skip damage, to
-    add the path or the offset of records, because a record is damaged or does not fit the schema, or because
-    the split does not have ``count`` records.
+    Return None if the options require a complete read of the split: to verify the checksum of the file, to
+    skip damage, or to add the path or the offset of records. Also return None if a record is damaged or does
+    not fit the schema, or if the split does not contain ``count`` records.
     """
     options = reader.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
@@ -37,7 +38,7 @@ def read_selected(reader: TableReader, split: Split, rows: Ints, count: int) -> 
 
 
 def _located(reader: TableReader, split: Split, rows: Ints, count: int) -> Iterator[_Found]:
-    """Find the requested records among all records of a split, which must have ``count`` records."""
+    """Find the requested records among all records of a split, which must contain ``count`` records."""
     first = 0
     file = RecordFile(reader.store, split, replace(reader.options, verify_crc=False))
     for chunk in file.chunks():
@@ -55,7 +56,7 @@ def _decoded(reader: TableReader, found: Iterable[_Found]) -> pa.Table | None:
     """Decode the requested records. Return None if a record is damaged or does not fit the schema."""
     stored, decoder = reader.stored, reader.decoder()
     batches = []
-    waiting = 0  # the bytes of the records that the decoder holds
+    waiting = 0  # the total size of the records in the decoder
     try:
         for data, places in found:
             size = int((places[:, 2] - places[:, 1]).sum())
@@ -72,13 +73,13 @@ def _decoded(reader: TableReader, found: Iterable[_Found]) -> pa.Table | None:
                     batches.append(stored.from_storage(decoder.take()))
         batches.append(stored.from_storage(decoder.take()))
         return pa.Table.from_batches(batches)
-    # Reading the whole split raises the error with its position in the file.
+    # The caller then reads the whole split, which raises an error with the position in the file.
     except (TFRecordError, OSError, IndexError):
         return None
 
 
 class Fetch(NamedTuple):
-    """The ranges of a file that must be read to get some records of a split.
+    """The ranges of a file that contain some requested records of a split.
 
     ``rows`` contains the indices of the records within the split, in ascending order. ``records`` contains
     the start and the end of each record in the file. For a compressed file, whose ranges are whole blocks,
@@ -141,7 +142,8 @@ class Fetch(NamedTuple):
 
 
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:
-    """Return the file ranges with the requested records of a split, or None if the ranges are unknown.
+    """Return the file ranges that contain the requested records of a split, or None if the ranges are
+    unknown.
 
     ``offsets`` are the positions of the records of the split in the decompressed file, followed by the end of
     the last record.
@@ -167,8 +169,8 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     """Join ascending ranges with gaps of at most ``gap`` bytes.
 
-    A joined range is read at once. To limit the size of joined ranges, only ranges that start between the
-    same two multiples of `TABLE_BYTES` are joined.
+    A joined range is read in one step. To limit the size of joined ranges, two ranges are joined only if they
+    start between the same two multiples of `TABLE_BYTES`.
     """
     is_first, is_last = np.ones((2, len(starts)), bool)
     numbers = starts // TABLE_BYTES
@@ -177,6 +179,6 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. A group is read at once."""
+    """Divide ranges of these sizes into groups of about `TABLE_BYTES` bytes, each read in one step."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
     return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])

@@ -1,6 +1,7 @@
-"""Recognise files beside the data that are not TFRecord files, such as text, JSON, indexes and images.
+"""Recognise files beside the data files that are not TFRecord files, such as text, JSON, indexes and images.
 
-A file is never skipped because of its name alone: its first bytes must also show that it is no TFRecord file.
+A file is never skipped only because of its name: the first bytes, too, must show that the file is not a
+TFRecord file.
 """
 
 import logging
@@ -25,7 +26,7 @@ _SIDE_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# This many files are opened at the same time to read their first bytes.
+# The number of files that are opened at the same time to read their first bytes.
 _THREADS = 16
 
 # The largest number of file names in a log message.
@@ -37,9 +38,9 @@ def without_side_files(
 ) -> FileList:
     """Return a file list without files that are clearly no TFRecord files, and log the skipped names.
 
-    A file is kept if some data file has the same suffix. All files are kept if every file has the name of a
-    side file and ``data`` is empty. ``data`` lists paths of known data files that are not in ``files``.
-    ``keep`` lists paths that must not be skipped.
+    A file is kept if any data file has the same suffix. All files are kept if every file has the name of a
+    side file and ``data`` is empty. ``data`` contains paths of known data files that are not in ``files``.
+    ``keep`` contains paths of files that must not be skipped.
     """
     is_candidate = np.array([_suffix(path) is not None for path in files.paths], bool)
     candidates = [file for file in files.filter(is_candidate).infos if file.path not in keep]
@@ -61,7 +62,7 @@ def without_side_files(
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix or name that marks a path as a possible side file, or None."""
+    """Return the suffix or file name that marks a path as a possible side file, or None if neither does."""
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
@@ -79,9 +80,10 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
 
 
 def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> bytes:
-    """Return the first ``HEADER_BYTES`` bytes of a file's decompressed content, or all if there are fewer.
+    """Return the first ``HEADER_BYTES`` bytes of a file's decompressed content, or all bytes of shorter
+    content.
 
-    ``head`` contains the first stored bytes, if the caller knows them.
+    ``head`` contains the first stored bytes of the file, or is None if the caller has not read these bytes.
     """
     if head is None:
         with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:

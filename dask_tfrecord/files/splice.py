@@ -1,10 +1,10 @@
-"""Make files from the stored bytes of other files, with all or only some of their records.
+"""Create files from the stored bytes of other files, with all or only some of their records.
 
-Blocks that keep all records are copied as stored bytes. Only `remove_records` also decodes these blocks, to
-compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz, are copied one after the
-other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the checksums of
-the sources. Column files of the new files are copied in the same way, or written from decoded records. The
-module does not know datasets.
+Blocks that keep all records are copied as stored bytes. `remove_records` additionally decodes the copied
+blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz files, are copied
+one after the other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the
+checksums of the sources. The rows for the column file of a new file are read from column files of the
+sources, or decoded from records. The module does not know datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,11 +60,11 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot, read_exactly, record_bounds
 from dask_tfrecord.schema.fields import Field, Schema
 
-# A block: the content, the number of records, and the stored bytes. The content is valid until the next block
-# is read. The stored bytes are empty if the content must be compressed.
+# A block: the decompressed content, the number of records, and the stored bytes. The content is valid until
+# the next block is read. If the content must be compressed, the stored bytes are empty.
 StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
-# One step copies this many bytes.
+# The number of bytes that one step copies.
 _CHUNK_BYTES = 1 << 20
 
 
@@ -79,10 +79,10 @@ def splice(
 ) -> FileEntry:
     """Write a file with the records of several files, in the order of ``sources``.
 
-    The sources must have the same partition values. Sources of another codec, and compressed sources without
-    blocks, are decompressed and compressed again. ``path`` is the path of the new file in the store, and
-    ``name`` is this path relative to the dataset's root. Raise FileChangedError if a source differs from its
-    `FileEntry`, and CorruptRecordError if a source is damaged.
+    The sources must have the same partition values. A source with a codec other than ``compression``, or a
+    compressed source without blocks, is decompressed and compressed again. ``path`` is the path of the new
+    file in the store, and ``name`` is this path relative to the dataset's root. Raise FileChangedError if a
+    source differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
     """
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
@@ -95,9 +95,9 @@ def splice(
 class SplicedFile:
     """A new file that consists of stored blocks of other files, and of new blocks.
 
-    In ``blocks``, adjacent short blocks are joined to one block of at most `BLOCK_BYTES` of content.
-    ``bytes`` and ``crc32c`` are the size and the checksum of what is already written. ``content`` is the size
-    before compression.
+    In ``blocks``, adjacent short blocks are joined to one block with at most `BLOCK_BYTES` bytes of content.
+    ``bytes`` and ``crc32c`` are the size and the checksum of the bytes written so far. ``content`` is the
+    size of these bytes before compression.
     """
 
     def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
@@ -122,19 +122,21 @@ class SplicedFile:
                 self.append_block(content, records)
 
     def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
-        """Yield the blocks of another file with the same codec, and verify all checksums."""
+        """Yield the blocks of a file with the codec of the new file, and verify all checksums."""
         if self.has_blocks(source):
             return _stored_blocks(store, source, self._compression, self._compressor.tail_bytes)
         return _compressed_again(store, source)
 
     def has_blocks(self, source: FileEntry) -> bool:
-        """Return True if the `FileEntry` of a file with this codec lists blocks, which can be copied."""
+        """Return True if the `FileEntry` of a file with this codec lists blocks that can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
         stop = source.bytes - self._compressor.tail_bytes
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
-        """Append a block with this content. ``stored`` is the compressed content, if it is known."""
+        """Append a block with this content. ``stored`` is the compressed content, or empty if the content
+        must be compressed.
+        """
         block = Block(self.bytes, self.content, self.records)
         self._write(stored or self._compressor.compress(content))
         self._compressor.add(content)
@@ -156,7 +158,7 @@ class SplicedFile:
         )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
-        """Copy the stored blocks of a file, without the bytes before and after them."""
+        """Copy the stored blocks of a file, without the bytes before the first and after the last block."""
         start, last = source.blocks[0].offset, source.blocks[-1].offset
         stop = source.bytes - self._compressor.tail_bytes
         end_start = source.bytes - self._compressor.end_bytes
@@ -269,8 +271,9 @@ def remove_records(
     """Write a copy of a file without the records that a mask selects. At least one record must remain.
 
     The returned statistics describe exactly the remaining records, so that no value of a removed record stays
-    in the dataset. There are no statistics if a record does not fit the schema. Raise FileChangedError if the
-    source differs from its `FileEntry`, and CorruptRecordError if the source is damaged.
+    in the dataset. If a record does not fit the schema, the returned entry contains no statistics. Raise
+    FileChangedError if the source differs from its `FileEntry`, and CorruptRecordError if the source is
+    damaged.
     """
     decoder = Decoder(schema.columns, schema.record_type)
     encoder = Encoder(schema.columns, schema.record_type)
@@ -308,7 +311,7 @@ Rows = tuple[pa.Table, Ints]
 def with_column_file(
     store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
 ) -> list[FileEntry]:
-    """Write one column file for data files with their rows. Return each `FileEntry` with the column file."""
+    """Write one column file for several data files. Return each `FileEntry` with the column file."""
     entries = []
     with create_column_file(store, columns.path, columns.features) as writer:
         for entry, parts in files:
@@ -331,7 +334,8 @@ def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schem
 def rows_of_file(
     store: Store, source: FileEntry, features: Sequence[Column], record_type: RecordType
 ) -> Iterator[Rows]:
-    """Yield feature values and frame sizes of all records of a file, if possible from the column file.
+    """Yield the feature values and the frame sizes of all records of a file. Read the column file if
+    possible.
 
     Raise CorruptRecordError if the data file must be read and is damaged or changed.
     """
@@ -349,7 +353,7 @@ def rows_of_file(
 
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
-    """Yield the rows of a data file from its column file. Stop at the first missing row."""
+    """Yield the rows of a data file from its column file. Stop at a missing or damaged row group."""
     stored = StoredRows.of(open_column_file(store, file), source)
     if stored is None:
         return

@@ -1,4 +1,4 @@
-"""Define splits: ranges of files that contain whole records and can be read independently."""
+"""Define splits: ranges of files that contain whole records and can be read independently of each other."""
 
 import hashlib
 from bisect import bisect_left
@@ -20,10 +20,10 @@ _FIRST = Block(0, 0, 0)
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
 # The columns of `Partitions.files` that determine the rows of the splits, and therefore the token of a read.
-# All other columns only add information about the files.
+# The remaining columns contain only additional information about the files.
 _COLUMNS = ("path", "bytes", "stamp", "crc32c", "records", "start", "stop")
 
-# The `Split` objects of this many partitions are created together.
+# `Split` objects are created for this many partitions at once.
 _PARTITIONS = 1024
 
 
@@ -32,8 +32,8 @@ class Split:
     """A range of a file that contains whole records and can be read without the preceding bytes.
 
     ``stop`` is the block at which the next split begins, or None at the end of the file. ``columns`` is None
-    if no column file exists, or if the file may have changed since the snapshot was written. ``blocks`` lists
-    the blocks of the split, if the file is compressed and callers may request single records.
+    if no column file exists, or if the file may have changed since the snapshot was written. ``blocks``
+    contains the blocks of the split if the file is compressed and callers may request single records.
     """
 
     file: FileInfo
@@ -55,9 +55,9 @@ class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a file list.
 
     `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
-    kept. ``files`` has a row for each split, and the column ``records``. If any file is split, ``files`` also
-    has the columns ``start`` and ``stop``, in which null means the start or the end of the file. Partition
-    ``k`` has the rows from ``starts[k]`` to before ``starts[k + 1]``.
+    kept. ``files`` contains a row for each split, and the column ``records``. If any file is split, ``files``
+    also contains the columns ``start`` and ``stop``, in which null means the start or the end of the file.
+    Partition ``k`` consists of the rows from ``starts[k]`` to before ``starts[k + 1]``.
     """
 
     files: FileList
@@ -120,10 +120,10 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
 
 def table_token(table: pa.Table) -> str:
-    """Return a hash of a file list, or of the columns of `Partitions` that describe splits."""
+    """Return a hash of a file list, or of the columns of `Partitions.files` that describe splits."""
     flat = table.combine_chunks().flatten()
     # Arrow does not define the bytes of a buffer at the position of a null. The numbers in these columns are
-    # never negative, so -1 can stand for null.
+    # never negative, so -1 can represent null.
     columns = [one.cast(pa.int64()).fill_null(-1) if one.null_count else one for one in flat.columns]
     filled, sink = pa.table(columns, names=flat.column_names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, filled.schema) as writer:
@@ -133,10 +133,10 @@ def table_token(table: pa.Table) -> str:
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """The blocks of a file that no snapshot describes, as `find_blocks` found them.
+    """The blocks that `find_blocks` found in a file that no snapshot describes.
 
-    Each damaged record or range counts as one record. ``damaged`` contains offsets of damage in ascending
-    order, including the first damage after the start of each block.
+    In ``records`` and ``blocks``, each damaged record or range counts as one record. ``damaged`` contains
+    offsets of damage in ascending order, including the first damage after the start of each block.
     """
 
     records: int | None
@@ -145,7 +145,7 @@ class BlockIndex:
 
 
 def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block | None, int | None]]:
-    """Cut a file at blocks into ranges of about equal size, if possible of at most ``blocksize`` bytes.
+    """Cut a file at block starts into ranges of about equal size, if possible of at most ``blocksize`` bytes.
 
     Return ``start``, ``stop`` and ``records`` of the `Split` of each range.
     """
@@ -160,6 +160,6 @@ def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block
         ends = [*(one.record for one in cuts), known.records]
         damaged = [*(bisect_left(known.damaged, one.offset) for one in starts), len(known.damaged)]
         for start, end, (first, last) in zip(starts, ends, pairwise(damaged), strict=True):
-            # If a range has damage, the number of intact records in the range is unknown.
+            # If a range contains damage, the number of intact records in the range is unknown.
             records.append(end - start.record if first == last else None)
     return list(zip(starts, [*cuts, None], records, strict=True))

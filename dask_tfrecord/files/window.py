@@ -1,4 +1,4 @@
-"""Move a window over the decompressed bytes of a split, and locate the intact records.
+"""Move a window over the decompressed bytes of a split, and locate the intact records in the window.
 
 The module decodes no records.
 """
@@ -33,28 +33,28 @@ Allocate = Callable[[int], memoryview]
 # The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
 
-# Buffers begin at multiples of this number, because the system copies a file's bytes to such addresses in 4/5
-# of the time.
+# The bytes that a read adds to a buffer begin at a multiple of this number. Copying a file's bytes to an
+# aligned address takes the system only 4/5 of the time.
 _ALIGNMENT = 64
 
-# The functions of Dask that read files of other formats.
+# Maps the description of a format to the function of Dask that reads this format.
 _READERS = {"a Parquet file": "read_parquet", "text such as CSV": "read_csv", "JSON": "read_json"}
 
 
 class Window:
     """A view of bounded size that moves forward over the decompressed bytes of a file.
 
-    Iterating over a window yields the bytes in view. Between two iterations, the caller drops the consumed
-    bytes with `advance`. The next iteration yields the remaining bytes again, followed by new bytes. All
-    views share one buffer, so a view is valid only until the next iteration.
+    Iterating over a window yields the bytes that are currently in view. Between two iterations, the caller
+    drops the consumed bytes with `advance`. The next iteration yields the remaining bytes again, followed by
+    new bytes. All views share one buffer, so a view is valid only until the next iteration.
 
-    If one record fills the buffer of ``size`` bytes, iterating doubles the buffer. A wrong record length
-    allocates no memory, because the buffer grows only for bytes that the file really contains. ``offset`` and
-    ``stop`` are decompressed offsets in the file. A record that exceeds a known ``stop`` is damage, and is
-    not read further. ``stored`` contains the first `LOOK_BYTES` stored bytes, by which other formats are
-    recognised. `advance` adds the consumed bytes to ``checksum``. ``allocate`` returns memory for the buffer.
-    The window calls ``allocate`` only if ``stop`` is known, to avoid requests for much more memory than the
-    split needs.
+    If one record fills the buffer of ``size`` bytes, iterating doubles the buffer. A wrong record length does
+    not allocate memory, because the buffer grows only for bytes that the file really contains. ``offset`` and
+    ``stop`` are decompressed offsets in the file. If ``stop`` is known, a record that would end after
+    ``stop`` is damage, and the rest of the record is not read. ``stored`` contains the first `LOOK_BYTES`
+    stored bytes, by which other formats are recognised. `advance` adds the consumed bytes to ``checksum``.
+    ``allocate`` returns memory for the buffer. The window calls ``allocate`` only if ``stop`` is known,
+    because it would otherwise request much more memory than the split needs.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class Window:
         allocate: Allocate | None = None,
     ) -> None:
         self._readinto = readinto
-        # The buffer has one byte more than the file, so that the read of the last bytes also finds the end.
+        # The buffer has one byte more than the rest of the file, so that the read of the last bytes also
+        # detects the end of the file.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size, None if stop is None else allocate)
         self._start = self._end = 0
@@ -91,7 +92,7 @@ class Window:
                 self._size *= 2
             try:
                 self.fill(self._size)
-            # The error is raised after the bytes before the error are consumed.
+            # The error is raised only after the caller has consumed the bytes before the damage.
             except CorruptRecordError as failure:
                 self._failure = failure
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
@@ -106,7 +107,7 @@ class Window:
 
     @property
     def end(self) -> int:
-        """The decompressed file offset of the first byte after the view."""
+        """The decompressed offset in the file of the first byte after the view."""
         return self.offset + self._end - self._start
 
     @property
@@ -115,7 +116,9 @@ class Window:
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def other_format(self) -> str | None:
-        """Describe the non-TFRecord format that the file seems to have, if its first record is damaged."""
+        """Describe the non-TFRecord format that the file seems to have. Return None if the format is unknown
+        or the file begins with a record.
+        """
         is_compressed = self._codec is not None and self._head
         lookalike = looks_like(self._head if is_compressed else self._stored)
         if lookalike is None or is_frame(self._head[:HEADER_BYTES]):
@@ -126,9 +129,10 @@ class Window:
     def advance(self, count: int, *, verified: int = 0) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        If ``verified`` is not 0, these bytes are ``verified`` records with correct checksums. The checksum of
-        the file is then computed without reading large payloads again. ``count`` may exceed the view only if
-        ``readinto`` always reads at the offset `end`. Bytes that are skipped in this way are not read.
+        If ``verified`` is not 0, these bytes are ``verified`` records with correct checksums. The window then
+        updates the checksum of the file without reading large payloads again. ``count`` may exceed the view
+        only if ``readinto`` always reads at the offset `end`. Bytes that the window skips in this way are
+        never read.
         """
         if self._checksum is not None:
             before = self._checksum.crc32c
@@ -154,7 +158,7 @@ class Window:
             self.final = read == 0
 
     def read_all(self) -> memoryview:
-        """Read to the end of the split, and return the view, which the window does not overwrite."""
+        """Read to the end of the split, and return all bytes, which the window does not overwrite later."""
         self.fill(self._size)
         while not self.final:
             self.fill(2 * len(self.data))
@@ -163,9 +167,9 @@ class Window:
         return data
 
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
-        """Return the damage if the record at byte ``end`` of the view would end after `stop`.
+        """Return the damage if the record at byte ``end`` of the view would end after `stop`, or None.
 
-        ``record`` is the index of this record. The index, and the offset in the damage, are counted from the
+        ``record`` is the index of this record. In the damage, the index and the offset are counted from the
         record at byte ``start`` of the view.
         """
         header = self.data[end : end + HEADER_BYTES]
@@ -177,7 +181,7 @@ class Window:
 
 
 def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
-    """Allocate a buffer. The system reserves memory for a page only when the page is written."""
+    """Allocate a buffer. The system provides memory for each page only when the page is first written."""
     rounded = (size // _ALIGNMENT + 2) * _ALIGNMENT
     return memoryview(pa.allocate_buffer(rounded)).cast("B") if allocate is None else allocate(rounded)
 
@@ -191,13 +195,14 @@ def open_window(
     allocate: Allocate | None = None,
     needed: Sequence[str] | None = None,
 ) -> Iterator[Window]:
-    """Open a split as a window over its decompressed bytes.
+    """Open a window over the decompressed bytes of a split.
 
-    Offsets are counted from the start of the file. If no checksum is verified, values of features that are
-    not ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the file has another codec than the
-    options require. On exit, raise CorruptRecordError if the first record is damaged and the file looks like
-    another known format. Raise FileChangedError if the CRC-32C of the whole file differs from the snapshot.
-    With ``verify_crc=False``, the CRC-32C is computed only if the stamp shows that the file may have changed.
+    Offsets in errors are counted from the start of the file. If no checksum is verified, the values of
+    features that are not in ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the codec of the
+    file is not the codec that the options require. On exit, raise CorruptRecordError if the first record is
+    damaged and the file looks like another known format. Raise FileChangedError if the CRC-32C of the whole
+    file differs from the snapshot. With ``verify_crc=False``, the CRC-32C is computed only if the stamp shows
+    that the file may have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -209,7 +214,7 @@ def open_window(
             codec = detect(head[:HEADER_BYTES])
             _check_compression(codec, options.compression, reader.size)
         end = stop and stop.content
-        if codec and checksum is not None:  # the checksum covers compressed bytes, unlike the window
+        if codec and checksum is not None:  # the checksum covers compressed bytes, the window decompressed
             reader = ChecksumReader(reader, checksum)
         readinto: ReadInto = reader.readinto
         if codec:
@@ -239,7 +244,7 @@ def open_window(
 
 
 def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file. The reader raises if the file ends."""
+    """Fill a view with the next bytes of a file. The reader raises if the file ends too early."""
     at = 0
     while at < len(view):
         at += reader.readinto(view[at:])
@@ -248,13 +253,14 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
 
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
     is_whole = not split.start.offset and split.stop is None
-    # The number of records is known only if the stamp of the file equals the stamp in the snapshot.
+    # A split from a snapshot contains a number of records only if the file's stamp equals the stamp in the
+    # snapshot.
     may_differ = options.verify_crc or split.records is None
     return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:
-    """Return a ``readinto`` function that reads at most ``count`` bytes in all its calls together."""
+    """Return a ``readinto`` function, all calls of which together read at most ``count`` bytes."""
     left = count
 
     def read(view: memoryview) -> int:
@@ -269,8 +275,9 @@ def _limited(readinto: ReadInto, count: int) -> ReadInto:
 def block_compression(split: Split, head: bytes) -> Compression | None:
     """Return the codec of a split that begins inside a file. ``head`` contains the first stored bytes.
 
-    An uncompressed file may have any name. A compressed file can be split only if this library wrote it, so a
-    snapshot or the suffix of its name shows the codec. Raise TFRecordError if neither shows the codec.
+    An uncompressed file may have any name. A compressed file can be split only if this library wrote the
+    file, so a snapshot or the suffix of the file's name determines the codec. Raise TFRecordError if neither
+    determines the codec.
     """
     codec = split.file.compression
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
@@ -308,12 +315,14 @@ _ZERO = np.zeros(1, np.int64)
 
 
 def record_bounds(data: memoryview) -> Ints:
-    """Return the positions at which records begin in data that consists of intact records, and the end."""
+    """Return the positions at which records begin in ``data``, followed by the end of ``data``. All records
+    must be intact.
+    """
     return np.append(pa.array(scan(data, final=True, offsets=True, verify_crc=False).offsets), len(data))
 
 
 class Numbers(NamedTuple):
-    """The file indices of a window's intact records. A damaged range counts as one record.
+    """The indices in the file of a window's intact records. A damaged range counts as one record.
 
     ``first`` is the index of the window's first record or damaged range. ``damaged`` contains, for each
     damaged range, how many intact records precede it.
@@ -331,11 +340,11 @@ class Numbers(NamedTuple):
 
 
 class Intact(NamedTuple):
-    """The intact records of a window, joined to one sequence of bytes without the damaged ranges.
+    """The intact records of a window, joined without the damaged ranges between them.
 
-    Without damage, ``data`` is a view of the window. ``start`` is the decompressed offset of the window.
-    ``gaps`` are the positions in ``data`` at which damaged ranges were removed. ``removed[n]`` is the total
-    size of the first n damaged ranges.
+    If no range is damaged, ``data`` is a view of the window, and otherwise a copy. ``start`` is the
+    decompressed offset of the window in the file. ``gaps`` are the positions in ``data`` at which damaged
+    ranges were removed. ``removed[n]`` is the total size of the first n damaged ranges.
     """
 
     data: memoryview

@@ -1,7 +1,7 @@
 """Convert Arrow values to another Arrow type without changing the values, and find the wider of two types.
 
-The module does not depend on pandas or on the columns of a dataset. A conversion is exact if converting the
-result back returns values equal to the original values. In this comparison, -0.0 equals 0, and NaN equals
+This module does not depend on pandas or on the columns of a dataset. A conversion is exact if converting the
+result back returns values equal to the original values, where -0.0 counts as equal to 0, and NaN as equal to
 NaN. If the caller allows rounding, floats may be rounded to the nearest shorter float.
 """
 
@@ -27,7 +27,8 @@ from dask_tfrecord.schema.storage_values import (
     with_values,
 )
 
-# Families of scalar types. All other scalar types are numbers, and timestamps have two families.
+# Maps the name of a family of scalar types to a test for the family. `family` adds two families of
+# timestamps, and the family "number" for all other scalar types that features can store.
 _FAMILIES = {
     "text": is_text,
     "bytes": is_binary,
@@ -43,8 +44,8 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
     If ``rounded`` is True, floats and decimals are rounded to the nearest float of the type. If ``rounded``
     is False, a value that would be rounded raises RoundedError. Any other value that would change raises
-    MisfitError, which contains the row. If Arrow cannot convert between the types, pyarrow raises an
-    exception.
+    MisfitError, which contains the row of the value. If Arrow cannot convert between the types, pyarrow
+    raises an exception.
     """
     if array.type == type_:
         return array
@@ -68,7 +69,9 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 
 def family(type_: pa.DataType) -> str:
-    """Return the family of a scalar type, such as "number". Values of different families are never equal."""
+    """Return the family of a scalar type, such as "number". Values of types from different families are never
+    equal.
+    """
     if types.is_timestamp(type_):
         return "timestamp" if type_.tz is None else _ZONED
     known = next((name for name, test in _FAMILIES.items() if test(type_)), None)
@@ -83,8 +86,8 @@ def has_all(categories: pa.Array, others: pa.Array) -> bool:
 
 
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Convert an array to a dictionary type. Keep the codes if the categories differ only in memory
-    layout.
+    """Convert an array to a dictionary type. Keep the codes if the types of the categories differ only in
+    memory layout.
     """
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
@@ -104,7 +107,9 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Replace the codes by their values. Convert view types first, because Arrow cannot take their values."""
+    """Replace the codes by the categories. First convert view types, because Arrow's ``take`` does not accept
+    them.
+    """
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
 
@@ -118,7 +123,7 @@ def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _layout(type_: pa.DataType) -> pa.DataType:
-    """Return the type that stands for all types that differ from ``type_`` only in memory layout."""
+    """Return one common type for all types that differ from ``type_`` only in memory layout."""
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), _layout(type_.value_type), type_.ordered)
     if types.is_struct(type_):
@@ -163,7 +168,7 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast an array with Arrow, through a third type where Arrow has no cast between the two types."""
+    """Cast an array with Arrow, through a third type if Arrow has no cast between the two types."""
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
@@ -178,7 +183,7 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
         if types.is_integer(one) and types.is_temporal(other) and one != integer_type(other):
             return _cast_through(array, integer_type(other), type_)
     wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
-    # Arrow casts an integer type only to a decimal type that can hold all its integers.
+    # Arrow casts an integer type only to a decimal type that can hold all integers of the integer type.
     if types.is_integer(source) and wide != type_:
         return array.cast(wide).cast(type_)
     return array.cast(type_)
@@ -207,7 +212,7 @@ def _check_same(
 def _comparable(array: pa.Array) -> pa.Array:
     """Convert an array to values that Arrow can compare.
 
-    NaN becomes null. This hides no difference, because both compared arrays have NaN in the same rows.
+    NaN becomes null. No difference is lost, because both compared arrays contain NaN in the same rows.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
@@ -220,7 +225,8 @@ def _comparable(array: pa.Array) -> pa.Array:
 def _value_text(array: pa.Array, row: int) -> str:
     try:
         return repr(array[row].as_py())
-    # Python cannot represent the date, or cannot represent the nanoseconds without pandas.
+    # Python cannot represent the date, or the value has nanoseconds, which Python cannot represent without
+    # pandas.
     except (OverflowError, ValueError):
         return str(array.slice(row, 1).to_string()).strip("[]\n ")
 
@@ -232,9 +238,10 @@ def _first_true(mask: pa.Array) -> int:
 def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa.DataType | None:
     """Return the wider of two types, or None if neither type can hold all values of the other type.
 
-    A type is wider only if records store equal values of both types in the same way. Every type is wider than
-    the null type. Lists are compared by their item types, and structs by their field types. If ``numbers`` is
-    False, only the null type is widened, also inside lists and structs.
+    One type counts as wider than another only if records store equal values of both types in the same way.
+    Every type is wider than the null type. Lists are compared by their item types, and structs by their field
+    types. If ``numbers`` is False, only null types are widened, including null types nested in lists and
+    structs.
     """
     if same_layout(one, other) or types.is_null(other):
         return one
@@ -252,7 +259,7 @@ def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa
 
 
 def holds_null(type_: pa.DataType) -> bool:
-    """Return True if a type is the null type, or a list or struct type with the null type inside."""
+    """Return True if a type is the null type, or a list or struct type that contains the null type."""
     return any(map(types.is_null, leaf_types(type_)))
 
 

@@ -18,9 +18,9 @@ _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 
 @lru_cache(maxsize=1024)  # the columns of a dataset have few different types
 def dtype_name(dtype: Any, type_: pa.DataType) -> str:
-    """Return the name of a dtype if the dtype can be restored from this Arrow type, otherwise "".
+    """Return the name of a dtype if a read can restore the dtype from this Arrow type, otherwise "".
 
-    The name is also "" for Arrow-backed and categorical columns, because the Arrow type determines the dtype.
+    Arrow-backed and categorical columns get the name "", because their Arrow type determines the dtype.
     """
     if isinstance(dtype, pd.SparseDtype):
         dtype = dtype.subtype
@@ -42,7 +42,7 @@ def _fits(dtype: Any, type_: pa.DataType) -> bool:
         return not isinstance(type_, pa.BaseExtensionType | pa.DictionaryType)
     try:
         found = canonical_type(pa.array(pd.Series([], dtype=dtype), from_pandas=True).type)
-    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no such type
+    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no type for the dtype
         return False
     return bool(found == type_ or (pa.types.is_large_string(found) and pa.types.is_string(type_)))
 
@@ -61,7 +61,7 @@ def dtype_of(name: str) -> Any:
             return pd.StringDtype(text[2])
         try:
             return pd.StringDtype(text[2], na_value=np.nan)
-        except TypeError:  # before pandas 2.3, text has the dtype object
+        except TypeError:  # before pandas 2.3, text columns have the dtype object
             return np.dtype(object)
     try:
         return pd.api.types.pandas_dtype(name)
@@ -70,7 +70,7 @@ def dtype_of(name: str) -> Any:
 
 
 def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
-    """Return the name of a dtype that holds the values of two dtypes, or "" if only the Arrow type does.
+    """Return the name of a dtype that can hold the values of two dtypes, or "" if only the Arrow type can.
 
     ``ours`` and ``theirs`` are the names of the two dtypes. ``type_`` is the Arrow type of all values.
     """

@@ -1,7 +1,7 @@
 """Define the schema of a dataset: its fields, the features that store each field, and the type of its
 records.
 
-The module depends on Arrow and on the kernel's columns, but not on files, pandas or Dask. The module
+This module depends on Arrow and on `codec.Column`, but not on files, pandas or Dask. The module
 `storage_values` converts the values of columns.
 """
 
@@ -34,12 +34,12 @@ from dask_tfrecord.schema.stored_form import StoredForm
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# The exceptions that a conversion raises if a value does not fit the type. `_error` converts them to a
-# SchemaError that names the column.
+# The exceptions that a conversion raises if a value does not fit the type. `_error` converts each of them to
+# a SchemaError that names the column.
 _CAST_ERRORS = (
     MisfitError,
     pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,  # how Arrow reports that it has no cast between two types
+    pa.ArrowNotImplementedError,  # Arrow has no cast between the two types
 )
 
 
@@ -62,8 +62,8 @@ class Field:
         TensorFlow's feature specs have a form.
     dtype : str, optional
         The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``. The dtype is ""
-        for an Arrow-backed column, for a categorical, and if it is unknown. Fields that differ only in
-        ``dtype`` are equal.
+        if it is unknown, and for an Arrow-backed or categorical column. Fields that differ only in ``dtype``
+        are equal.
     is_closed : bool, default False
         True if all values of a dictionary column are among ``categories``. Fields that differ only in
         ``is_closed`` are equal.
@@ -92,11 +92,11 @@ class Field:
 
     @classmethod
     def in_form(cls, name: str, form: StoredForm) -> Self:
-        """Create a column that is stored as a `StoredForm` describes."""
+        """Create a column that is stored in the way that a `StoredForm` describes."""
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """Return the column, with class numbers instead of class names if it is a class label of TFDS."""
+        """Return the column. A class label of TFDS gets class numbers instead of class names."""
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
@@ -113,7 +113,7 @@ class Field:
     def depth(self) -> int:
         """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists.
 
-        A struct has the greatest depth of its fields, and at least 1.
+        The depth of a struct is the greatest depth of its fields, but at least 1.
         """
         if self.is_struct:
             depths: list[int] = [child.depth for child in self.children]
@@ -185,7 +185,7 @@ class Field:
 
     @property
     def is_required(self) -> bool:
-        """True if a record without a value of the column raises an error, so that no value is null."""
+        """True if a record without a value of the column raises an error, so the column has no nulls."""
         return self.form is not None and self.form.is_plain and not self.form.is_optional
 
     @property
@@ -194,7 +194,7 @@ class Field:
         return is_lossy(self.type)
 
     def to_features(self, array: pa.Array, *, lossy: Lossy) -> list[pa.Array]:
-        """Convert values of the column to the values of each feature, as `store` does."""
+        """Convert values of the column to one array of stored values for each feature of the column."""
         if not self.is_struct:
             return [self.store(array, lossy=lossy)]
         self._check_type(array)
@@ -245,7 +245,7 @@ class Field:
     def load(self, *arrays: pa.Array) -> pa.Array:
         """Convert the decoded values of the column's features to the column's type.
 
-        Raise SchemaError for a value that does not fit.
+        Raise SchemaError if a value does not fit the column's type.
         """
         try:
             if self.is_struct:
@@ -308,9 +308,9 @@ def _of_columns(types: Mapping[str, pa.DataType | None], columns: Mapping[str, F
 
 
 def stored_fields(item: Field) -> list[Field]:
-    """Return a column for each feature that stores ``item``.
+    """Return one column for each feature in which ``item`` is stored.
 
-    The result is only ``item``, unless the column is a struct or has a `StoredForm`.
+    The result is ``item`` alone, unless ``item`` is a struct or has a `StoredForm`.
     """
     if item.form is None:
         return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
@@ -318,7 +318,7 @@ def stored_fields(item: Field) -> list[Field]:
 
 
 def feature_text(item: Field) -> str:
-    """Return a text for the type of the feature that stores a column, such as "int64_list"."""
+    """Describe the type of the feature that stores a column, such as "int64_list"."""
     if item.is_struct:
         return "one for each field"
     kind = "bytes" if item.kind == "string" else item.kind
@@ -329,8 +329,8 @@ def feature_text(item: Field) -> str:
 class Schema:
     """The columns of a dataset, and the message type of its records.
 
-    A snapshot has a schema, :meth:`from_arrow` creates a schema, and ``read_tfrecord(schema=...)`` accepts a
-    schema.
+    A snapshot contains a schema, :meth:`from_arrow` creates a schema, and ``read_tfrecord(schema=...)``
+    accepts a schema.
 
     Parameters
     ----------
@@ -367,7 +367,8 @@ class Schema:
             check_instance("fields", item, Field)
         _check_record_type(self.record_type)
 
-    # The package sets these two functions, because this module does not open files.
+    # `dask_tfrecord/__init__.py` assigns these two functions at import, because this module does not open
+    # files.
     from_tfds: ClassVar["Callable[..., Schema]"]
     from_tfmd: ClassVar["Callable[..., Schema]"]
 
@@ -381,8 +382,8 @@ class Schema:
     ) -> Self:
         """Create a schema from an Arrow schema. Raise if TFRecord cannot store a type of the Arrow schema.
 
-        A view type such as string_view becomes the type without view, such as string. A column of the null
-        type can only contain nulls.
+        A view type such as string_view becomes the plain type, such as string. A column of the null type can
+        only contain nulls.
 
         Parameters
         ----------
@@ -440,7 +441,7 @@ class Schema:
 
     @property
     def leaves(self) -> tuple[Field, ...]:
-        """The columns. Each struct is replaced by its fields at all levels that are not structs."""
+        """The columns, where each struct is replaced by its fields at all levels that are not structs."""
         return tuple(leaf for item in self.fields for leaf in item.leaves)
 
     @cached_property
@@ -451,7 +452,7 @@ class Schema:
     def select(self, names: Iterable[str]) -> Self:
         """Return a schema with only the named columns, in the given order.
 
-        The name "a/b" stands for the field "b" of the struct column "a", as a column.
+        The name "a/b" selects the field "b" of the struct column "a" as a column.
 
         Raises
         ------
@@ -474,7 +475,7 @@ class Schema:
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def opened(self, names: Collection[str]) -> Self:
-        """Return a schema in which the columns ``names`` may have more categories."""
+        """Return a schema in which the columns ``names`` may contain values outside the known categories."""
         fields = (replace(item, is_closed=item.is_closed and item.name not in names) for item in self.fields)
         return replace(self, fields=tuple(fields))
 
@@ -498,10 +499,10 @@ class Schema:
     def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
         """Convert a batch with the columns of this schema to types that the kernel encodes.
 
-        Values are copied only if necessary. Raise SchemaError, with the column and the row, for a value that
-        cannot be stored. If ``lossy`` is "raise", also raise for a value that would be rounded.
+        Values are copied only if necessary. Raise SchemaError, with the column and the row, if a value cannot
+        be stored or, with ``lossy="raise"``, would be rounded.
         """
-        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
+        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding it
             return batch
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
@@ -510,7 +511,8 @@ class Schema:
         return pa.RecordBatch.from_arrays(stored, names=[feature.name for feature in self.columns])
 
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
+        """Convert a decoded batch from storage types to logical types. This method is the inverse of
+        `to_storage`.
 
         Raise SchemaError, with the column and the row, for a value that does not fit its column.
         """
@@ -524,7 +526,7 @@ class Schema:
 
     @cached_property
     def _positions(self) -> list[list[int]]:
-        """The indices in `columns` of the features of each field. Several fields may share a feature."""
+        """For each field, the indices of its features in `columns`. Several fields may share a feature."""
         at = {feature: number for number, feature in enumerate(self.columns)}
         return [[at[feature] for feature in item.features] for item in self.fields]
 
@@ -580,7 +582,7 @@ class Schema:
             if not plain and record_type in get_args(RecordType):
                 fields = {}  # there are no columns, or all columns have a form
             else:
-                check_names([item.name for item in plain], may_be_empty=True)  # in files of other tools
+                check_names([item.name for item in plain], may_be_empty=True)  # other tools may write ""
                 schema = cls._of_types(pa.schema(plain), record_type, categories)
                 fields = {item.name: item for item in schema.fields}
             fields |= {name: Field.in_form(name, form) for name, form in known.items()}
@@ -660,7 +662,7 @@ def _check_depth(item: Field, record_type: RecordType) -> None:
 
 def check_features(fields: Sequence[Field]) -> None:
     """Raise SchemaError if two columns, or two fields of structs, would be stored in the same feature."""
-    if not any(item.is_struct for item in fields):  # then each feature has the name of its column
+    if not any(item.is_struct for item in fields):  # without structs, each feature has the name of its column
         return
     counts = Counter(one.name for item in fields for one in item.features)
     for name in (name for name, count in counts.items() if count > 1):

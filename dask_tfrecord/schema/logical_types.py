@@ -17,7 +17,7 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
-    # A struct column is stored field by field, so a struct that is found here is inside another type.
+    # A struct column is stored field by field, so a struct that `_find` returns is inside another type.
     (
         types.is_struct,
         "make each of its fields a list column, which can be a list of lists in sequence examples, or "
@@ -49,7 +49,7 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
 
 
 def of_column(error: SchemaError, name: str) -> SchemaError:
-    """Return a copy of an error of `kind_and_depth` that also names the column."""
+    """Return a copy of an error of `kind_and_depth`, with the name of the column."""
     remedies = [remedy._replace(value={name: remedy.value}) for remedy in error.remedies]
     return error.replaced(feature=name, remedies=remedies)
 
@@ -116,7 +116,9 @@ def _storable(type_: pa.DataType) -> pa.DataType | None:
 
 
 def _is_unsupported(type_: pa.DataType) -> bool:
-    """Return True for types of size 0, and for decimals that Arrow cannot convert or use as categories."""
+    """Return True for fixed-size types of size 0, and for decimals that Arrow cannot convert or use as
+    categories.
+    """
     if types.is_dictionary(type_):
         return bool(types.is_decimal(type_.value_type) and type_.value_type.bit_width < 128)
     if types.is_fixed_size_list(type_):
@@ -141,7 +143,7 @@ def innermost(type_: pa.DataType) -> pa.DataType:
 
 
 def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the innermost types of a type: one type for each leaf of a struct, otherwise one type."""
+    """Return the innermost types of a type: one for each leaf of a struct, and one for any other type."""
     type_ = innermost(type_)
     if not types.is_struct(type_):
         return [type_]
@@ -159,7 +161,7 @@ def row_shape(type_: pa.DataType) -> list[int] | None:
 
 
 def value_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a dictionary type, and any other type unchanged."""
+    """Return the value type of a dictionary type. Return any other type unchanged."""
     return type_.value_type if types.is_dictionary(type_) else type_
 
 
@@ -169,16 +171,16 @@ def is_lossy(type_: pa.DataType) -> bool:
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column has after it is written and read back.
+    """Return the type of a column after a write and a read of the column.
 
-    A view type such as string_view becomes the type without view, such as string. The codes of a dictionary
-    type get 32 bits.
+    A view type such as string_view becomes the plain type, such as string. The codes of a dictionary type
+    become 32-bit integers.
     """
     return with_leaves(type_, lambda leaf: leaf)
 
 
 def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the canonical form of a type, with each innermost type replaced by what ``change`` returns."""
+    """Return the canonical type, after applying ``change`` to each innermost type."""
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), with_leaves(type_.value_type, change), type_.ordered)
     if types.is_struct(type_):
@@ -194,7 +196,7 @@ def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
 
 
 def in_nanoseconds(type_: pa.DataType) -> pa.DataType:
-    """Return a type in which timestamps and durations, at any level of nesting, have nanoseconds."""
+    """Return a type in which timestamps and durations, at any level of nesting, have the unit nanosecond."""
 
     def finest(leaf: pa.DataType) -> pa.DataType:
         if types.is_timestamp(leaf):
@@ -209,7 +211,7 @@ def is_list_view(type_: pa.DataType) -> bool:
 
 
 def is_large_list(type_: pa.DataType) -> bool:
-    """Return True for types of lists and list views with offsets of 64 bits."""
+    """Return True for types of lists and list views with 64-bit offsets."""
     return bool(types.is_large_list(type_) or types.is_large_list_view(type_))
 
 
@@ -267,20 +269,22 @@ def arrow_type(given: Any) -> pa.DataType:
         raise TFRecordError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
-    # Each of these exceptions means that the type or its name is unknown. NumPy and pandas raise TypeError or
-    # ValueError, pandas also NotImplementedError, Arrow its own exceptions, and the tables of this module
-    # KeyError.
+    # Each of the exceptions below means that the type, or the name of the type, is unknown. NumPy and pandas
+    # raise TypeError or ValueError, pandas in some cases NotImplementedError, Arrow raises Arrow's
+    # exceptions, and the tables of this module raise KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise TFRecordError(f"{given!r} is not an Arrow type") from None
 
 
 def _item(name: str) -> pa.DataType:
-    """Return the type of a list's values or of a struct's field. Inside Arrow names, "float" has 32 bits."""
+    """Return the type of a list's values or of a struct's field. In the name of an Arrow type, "float" means
+    32 bits.
+    """
     return pa.float32() if name == "float" else arrow_type(name)
 
 
 def _split(fields: str) -> list[str]:
-    """Split the text inside ``struct<...>`` into its fields. A comma inside a field's type splits nothing."""
+    """Split the text inside ``struct<...>`` into fields. A comma inside a field's type does not count."""
     found: list[str] = []
     for text in filter(None, fields.split(", ")):
         if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):

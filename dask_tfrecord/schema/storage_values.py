@@ -1,10 +1,10 @@
 """Convert Arrow arrays to the types that features can store, and back.
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
-hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. If a record
-has none of the features of a struct, the struct is null. If a struct is not null but all of its fields are
-null, its record gets a marker: a feature with the name of the struct. The module does not depend on columns
-or records.
+hold. For a value that does not fit the target type, both functions raise `MisfitError` with the row of the
+value. If a record has none of the features of a struct, the struct is null. If a struct is not null but all
+fields of the struct are null, the record gets a marker: a feature with the name of the struct. The module
+does not depend on columns or records.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     if is_stored(array):
         return array
     type_ = array.type
-    if types.is_null(type_):  # a column without values
+    if types.is_null(type_):  # all values of the column are null
         return pa.nulls(len(array), pa.list_(pa.binary()))
     if isinstance(type_, pa.BaseExtensionType):
         return store(array.storage, exact=exact)
@@ -92,12 +92,12 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 
 
 def is_stored(array: pa.Array) -> bool:
-    """Return True if the kernel can encode an array unchanged. `store` then returns the array itself."""
+    """Return True if the kernel can encode an array unchanged, so that `store` returns the array itself."""
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 
 
 def storage_bytes(array: pa.Array) -> int:
-    """Estimate the size in bytes of the values that `store` would copy, which is 0 if it copies nothing."""
+    """Estimate how many bytes of values `store` would copy. The result is 0 if `store` copies nothing."""
     if is_stored(array):
         return 0
     type_ = array.type
@@ -119,8 +119,8 @@ def storage_bytes(array: pa.Array) -> int:
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
     """Convert stored values to a logical type: the inverse of `store`.
 
-    ``categories`` are the first categories of a dictionary type, or all categories of an ordered type. Raise
-    MisfitError for a value that the type cannot hold.
+    ``categories`` are the first categories of a dictionary type. For an ordered type, they are all
+    categories. Raise MisfitError for a value that the type cannot hold.
     """
     if array.type == type_:
         return array
@@ -155,7 +155,7 @@ def _is_encodable(type_: pa.DataType) -> bool:
 
 
 def _has_null_elements(array: pa.Array) -> bool:
-    """Return True if the values of a list array contain a null, even a null that is in no list."""
+    """Return True if the values of a list array contain a null, even a null that belongs to no list."""
     return is_list(array.type) and (array.values.null_count > 0 or _has_null_elements(array.values))
 
 
@@ -179,7 +179,7 @@ def _raise_at_first(
 
 
 def list_offsets(lists: pa.Array) -> Offsets:
-    """Return the start of each list in ``lists.flatten()``, and the end of the last list."""
+    """Return the start of each list in ``lists.flatten()``, followed by the end of the last list."""
     lengths = lists.sizes if is_list_view(lists.type) else pc.list_value_length(lists)
     lengths = pc.if_else(lists.is_valid(), lengths, 0)
     return np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
@@ -252,7 +252,7 @@ def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest integer that a type can hold, or None if it can hold every int64."""
+    """Return the least and the greatest integer that a type can hold, or None if every int64 fits."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -266,7 +266,7 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
 def check_range(array: pa.Array) -> None:
     """Raise MisfitError for invalid values that Arrow arrays can contain.
 
-    Such values are a time that is not within one day, and a date64 with a time of day.
+    Two kinds of values are invalid: a time that is not within one day, and a date64 with a time of day.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
         _check_integers(array.view(integer_type(array.type)), array.type)
@@ -314,9 +314,8 @@ def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
     """Return a mask of the floats that `store` would not return for the nearest decimal.
 
-    A decimal differs from the float that stores it by at most half the distance between two adjacent floats.
-    The factor in this function is slightly larger than 0.5, because Arrow's division is inexact in the last
-    bits.
+    A decimal differs from its nearest float by at most half the distance between two adjacent floats. The
+    factor in this function is slightly larger than 0.5, because Arrow's division is inexact in the last bits.
     """
     numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
     steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)
@@ -378,7 +377,7 @@ def with_marker(array: pa.StructArray, features: Sequence[pa.Array]) -> list[pa.
 
 
 def from_marker(type_: pa.StructType, marker: pa.Array, fields: Sequence[pa.Array]) -> pa.StructArray:
-    """Create an array of structs from the marker and the fields: the inverse of `with_marker`."""
+    """Create an array of structs from the marker and the fields, as the inverse of `with_marker`."""
     return structs(type_, reduce(pc.or_, (one.is_valid() for one in fields), marker.is_valid()), fields)
 
 

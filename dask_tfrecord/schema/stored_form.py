@@ -23,7 +23,7 @@ from dask_tfrecord.schema.storage_values import MisfitError, list_offsets, load
 
 Encoding = Literal["none", "bytes", "zlib"]
 
-# How the integers of a feature divide the values of another feature into sequences.
+# The ways in which the integers of one feature can divide the values of another feature into sequences.
 Integers = Literal["row_lengths", "row_splits", "row_starts", "row_limits", "value_rowids"]
 
 # The size of a dimension, or None if the size differs between rows.
@@ -32,8 +32,8 @@ Size: TypeAlias = int | None
 # The largest total size, in bytes, of the values of an array of the type `pa.binary()`.
 _MOST_BYTES = 2**31 - 1
 
-# The largest difference between the number of sequences and the number of values of a row, with
-# "value_rowids". The limit prevents hostile row numbers from using up the memory.
+# With "value_rowids", a row may have at most this many more sequences than values. The limit prevents hostile
+# row numbers from using up the memory.
 _MOST_EMPTY = 2**20
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -118,7 +118,7 @@ class StoredForm:
 
     @property
     def is_plain(self) -> bool:
-        """True if the values in the feature are the values of the column."""
+        """True if the column's values are stored unchanged, as scalars, in a feature of the same name."""
         is_scalar = self.depth == 0 and self.encoding == "none"
         is_other = pa.types.is_uint64(self.value_type) or self.has_codes or self.spellings is not None
         return is_scalar and not is_other and self.value_feature is None
@@ -142,7 +142,9 @@ class StoredForm:
 
     @property
     def _stores_shapes(self) -> bool:
-        """True if a second feature stores the shapes of the tensors, because several sizes are unknown."""
+        """True if a second feature stores the shapes of the tensors, because the sizes of several dimensions
+        are unknown.
+        """
         return self.shape.count(None) > 1
 
     @property
@@ -186,7 +188,7 @@ class StoredForm:
         try:
             found = self._load([array.filter(is_valid) for array in arrays])
         except MisfitError as error:
-            row = int(np.flatnonzero(present)[error.row])  # counted among all rows
+            row = int(np.flatnonzero(present)[error.row])  # the index among all rows
             raise MisfitError(row, error.problem, error.advice) from None
         return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
@@ -211,7 +213,7 @@ class StoredForm:
         return self._in_sequences(found, per_row, arrays[1:]) if self.lengths else found
 
     def _values(self, stored: pa.Array) -> pa.Array:
-        if pa.types.is_uint64(self.value_type):  # the feature stores the same bits as an int64
+        if pa.types.is_uint64(self.value_type):  # the feature stores the bits of each value as an int64
             return stored.view(pa.uint64())
         if self.spellings is not None:
             found = pc.index_in(stored, pa.array([one.encode() for one in self.spellings], stored.type))
@@ -237,7 +239,7 @@ class StoredForm:
 
     def _decoded(self, stored: pa.Array, shapes: pa.Array | None) -> pa.Array:
         """Convert encoded tensors to an array with one element for each tensor. ``shapes`` are the stored
-        shapes, if any.
+        shapes, or None if no feature stores shapes.
         """
         width = 1 if pa.types.is_boolean(self.value_type) else self.value_type.bit_width // 8
         if self.encoding == "zlib":
@@ -262,7 +264,7 @@ class StoredForm:
         return pa.StructArray.from_arrays(columns, names=["data", "shape"])
 
     def _in_sequences(self, items: pa.Array, per_row: _Ints, features: Sequence[pa.Array]) -> pa.Array:
-        """Group the tensors of all rows into nested sequences, beginning with the innermost sequences."""
+        """Group the tensors of all rows into nested sequences. Build the innermost sequences first."""
         left = [*features]
         for level in reversed(range(len(self.lengths) - 1)):
             partition = self.partitions[level] if self.partitions else RowPartition("row_lengths", "")
@@ -320,7 +322,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
     if integers == "row_lengths":
         return numbers, counts
     edges = _edges(counts)
-    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only rows with integers
+    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only of rows with integers
     if integers == "value_rowids":
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
         steps = np.diff(numbers, prepend=0)
@@ -350,7 +352,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
 
 
 def _edges(counts: _Ints) -> _Ints:
-    """Return the index of each row's first value, followed by the total number of values."""
+    """Return the index of each row's first value among all values, followed by the total number of values."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
@@ -364,7 +366,7 @@ def _nested(values: pa.Array, counts: _Ints, sizes: Sequence[Size]) -> pa.Array:
     """Convert values in C order to nested lists.
 
     ``counts`` is the number of values in each row. ``sizes`` are the sizes of the lists, from the outermost
-    list to the innermost. At most one size is unknown.
+    list to the innermost. At most one size may be None.
     """
     known = math.prod(size for size in sizes if size is not None)
     free = counts // max(1, known) if None in sizes else np.ones(len(counts), np.int64)
@@ -376,7 +378,7 @@ def _nested(values: pa.Array, counts: _Ints, sizes: Sequence[Size]) -> pa.Array:
             values = _lists(values, np.repeat(free, lists))
         else:
             lists *= int(free.sum()) if None in outer else len(counts)
-            # `FixedSizeListArray.from_arrays` cannot make lists without values.
+            # `FixedSizeListArray.from_arrays` cannot create lists of size 0.
             values = pa.Array.from_buffers(pa.list_(values.type, size), lists, [None], children=[values])
     return values
 
@@ -386,10 +388,11 @@ def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
 
 
 def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
-    """Decompress each value. If ``size`` is not None, a value with more than ``size`` bytes raises.
+    """Decompress each value. Raise MisfitError for a value with more than ``size`` bytes, if ``size`` is not
+    None.
 
-    Together, the values may have at most 2 GiB, so that hostile records cannot use up the memory. The loop is
-    needed because no library decompresses an array of zlib streams in one call.
+    All decompressed values together may have at most 2 GiB, so that hostile records cannot use up the memory.
+    A loop is needed, because no library decompresses an array of zlib streams in one call.
     """
     found: list[bytes] = []
     left = _MOST_BYTES

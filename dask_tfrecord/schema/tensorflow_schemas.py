@@ -1,9 +1,9 @@
 """Convert schemas of TensorFlow Metadata and feature specs of TensorFlow to columns.
 
-``schema.proto`` of TensorFlow Metadata defines the schemas. Schema files have protobuf's text format
-(https://protobuf.dev/reference/protobuf/textformat-spec/). A feature spec is the argument of
+The file ``schema.proto`` of TensorFlow Metadata defines what a schema contains. Schema files have protobuf's
+text format (https://protobuf.dev/reference/protobuf/textformat-spec/). A feature spec is the argument of
 ``tf.io.parse_example``. The shapes of the columns follow the tensor representations that TFX derives from a
-schema. This module imports neither library, and recognises classes by their names.
+schema. This module imports neither TensorFlow nor TensorFlow Metadata, and recognises their classes by name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ _NARROW = {
     for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 }
 
-# A feature of bytes with one of these domains holds text.
+# A bytes feature with one of these domains contains text.
 _TEXT_DOMAINS = ("natural_language_domain", "url_domain")
 
 
@@ -60,7 +60,8 @@ def is_message(value: object) -> bool:
 def metadata_schema(text: str) -> Schema:
     """Return the columns that a schema of TensorFlow Metadata in protobuf's text format describes.
 
-    Raise SchemaError if the text is not such a schema, or if no column can express a feature.
+    Raise SchemaError if the text is not a schema of TensorFlow Metadata, or if no column can represent a
+    feature.
     """
     try:
         message = parse(text)
@@ -110,7 +111,7 @@ def _field(name: str, item: Message, schema: Message, dense: Message | None) -> 
         shape = ()
     is_required = shape is not None and _is_required(item) and not _has(dense, "default_value")
     if not is_required and values.spellings is None:
-        # These columns need no `StoredForm`, because absent features become null.
+        # The columns below need no `StoredForm`, because an absent feature becomes null.
         if shape is None:
             type_ = values.type if values.categories is None else pa.string()
             return Field(name, pa.list_(type_))
@@ -140,7 +141,8 @@ def _name_of(item: Message) -> str:
 
 def _is_required(item: Message) -> bool:
     """Return True if all records must have the feature."""
-    # A feature that belongs only to some environments, such as the label of a model, is absent in others.
+    # A feature that belongs only to some environments, such as the label of a model, is absent in all other
+    # environments.
     if item.not_in_environment or item.in_environment:
         return False
     return bool(item.presence.min_fraction >= 1)
@@ -176,7 +178,7 @@ def _integer_type(item: Message) -> pa.DataType:
     if item.HasField("time_domain"):
         return TIMES.get(enum_name(item.time_domain, "integer_format"), pa.int64())
     bounds = item.int_domain.min, item.int_domain.max
-    return _NARROW.get(bounds, pa.int64())  # other bounds restrict the values, but do not define a type
+    return _NARROW.get(bounds, pa.int64())  # any other bounds restrict the values without defining a type
 
 
 def _bytes_values(name: str, item: Message, schema: Message) -> _Values:
@@ -240,7 +242,7 @@ def _tensors(schema: Message) -> dict[str, Message]:
 
 
 def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: Message) -> StoredForm:
-    """Return how a ragged tensor is stored: its values and its row lengths are in separate features."""
+    """Return the form of a ragged tensor, whose values and row lengths are stored in separate features."""
     ragged = tensor.ragged_tensor
     steps = list(ragged.feature_path.step)
     if len(steps) != 1 or steps[0] not in features:
@@ -294,8 +296,8 @@ def is_spec(value: object) -> bool:
 
 
 def feature_spec_schema(specs: Mapping[Any, Any]) -> Schema:
-    """Return the columns that ``tf.io.parse_example`` would parse. Raise SchemaError if no column can express
-    a spec.
+    """Return the columns that ``tf.io.parse_example`` would parse. Raise SchemaError if no column can
+    represent a spec.
     """
     found: dict[str, Field] = {}
     for name, spec in specs.items():

@@ -20,10 +20,10 @@ from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
 # The file that describes the splits, and the file that describes the columns.
 INFO, FEATURES = "dataset_info.json", "features.json"
 
-# The suffix of the files that list the class names of a label.
+# The suffix of a file that lists the class names of a label.
 LABELS = ".labels.txt"
 
-# The values in the column of a class label: the class names, or the class numbers.
+# What the column of a class label contains: the class names, or the class numbers.
 Labels = Literal["names", "codes"]
 
 _TEXT = pa.string()
@@ -44,8 +44,8 @@ _TYPES = {
 
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
-# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. Maps these class and
-# message names, without the suffix "Feature", to the key of the feature's content in newer files.
+# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. This dict maps the name of
+# a class or message, without the suffix "Feature", to the key of the feature's content in newer files.
 _KEYS = {
     "FeaturesDict": "featuresDict",
     "Tensor": "tensor",
@@ -78,8 +78,8 @@ class DescribedColumns(NamedTuple):
 class Leaf(NamedTuple):
     """A leaf of the tree of features.
 
-    ``path`` contains the names from the root to the leaf. ``form`` is None if the feature or its dtype is
-    unknown. ``classes`` is the number of classes of a class label.
+    ``path`` contains the names from the root to the leaf. ``form`` is None if the class or the dtype of the
+    feature is unknown. ``classes`` is the number of classes of a class label.
     """
 
     path: tuple[str, ...]
@@ -130,7 +130,7 @@ def leaves(
 
 
 def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
-    """Return how a tensor is stored, or None if its dtype is unknown or TFDS does not write such a tensor."""
+    """Return how a tensor is stored, or None if the dtype is unknown or TFDS writes no such tensors."""
     type_, shape = _TYPES.get(str(content.get("dtype"))), _shape(content)
     encoding = _ENCODINGS.get(str(content.get("encoding") or "none").lower())
     unknown = shape.count(None)
@@ -144,7 +144,9 @@ def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm
 
 
 def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the kind of a feature, such as "tensor", and its content. ``feature.proto`` names the kinds."""
+    """Return the kind of a feature, such as "tensor", and the content of the feature. ``feature.proto`` names
+    the kinds.
+    """
     if "content" not in node:
         key = next((key for key in node if key in _KEYS.values()), "")
         return key, node.get(key) or {}
@@ -172,7 +174,9 @@ def _shape(content: Mapping[str, Any]) -> tuple[Size, ...]:
 
 
 def _size(given: Any) -> Size:
-    """Return the size of a dimension. Protobuf's JSON format writes 64-bit integers as strings."""
+    """Return the size of a dimension. ``given`` may be a string, because protobuf's JSON format writes 64-bit
+    integers as strings.
+    """
     return None if given is None or int(given) < 0 else int(given)
 
 
@@ -182,9 +186,9 @@ def described_columns(
     """Return the columns that the TFDS files of a directory describe, or None if they describe no columns.
 
     ``read`` returns the content of a file in the directory, or raises FileNotFoundError. ``is_requested``
-    returns False for a column whose class names are not needed. Raise SchemaError if a file is not valid, or
-    if ``features.json`` describes two features with one name. Warn if a file of class names does not have
-    exactly one distinct name for each class.
+    gets a column name, and returns False if the class names of this column are not needed. Raise SchemaError
+    if a file is not valid, or if ``features.json`` describes two features with one name. Warn if a file of
+    class names does not contain exactly one distinct name for each class.
     """
     try:
         tree = json.loads(read(FEATURES))
@@ -192,7 +196,7 @@ def described_columns(
             raise ValueError("not a JSON object")
         found = list(leaves(tree))
         for leaf in found:
-            _ = leaf.form and leaf.form.type  # raises for a size that Arrow cannot hold
+            _ = leaf.form and leaf.form.type  # raises if Arrow cannot represent a size
     except FileNotFoundError:
         return None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -221,7 +225,8 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
         problem = f"{name} is not valid UTF-8: {error}"
         remedy = Remedy("labels", "codes", "read the numbers of the classes")
         raise SchemaError(problem, remedy, feature=leaf.name) from None
-    # TFDS strips the names and drops empty names. Each dropped name changes the numbers of all later classes.
+    # TFDS strips white space from the names, and drops empty names. Each dropped name changes the numbers of
+    # all later classes.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):
         return pa.array(names, pa.string())

@@ -7,8 +7,9 @@ the package tensorflow-metadata is not needed. protobuf is imported only when a 
 from functools import cache
 from typing import Any
 
-# Maps each message to the fields that are read. A star marks a repeated field. All other fields are skipped.
-# In a text, the map tensor_representation_group looks like a repeated message with a key and a value.
+# Maps each message to the fields that the parser reads. A star marks a repeated field. The parser skips all
+# other fields. In a text, the map tensor_representation_group looks like a repeated message with a key and a
+# value.
 _MESSAGES = {
     "Schema": "feature:Feature* string_domain:StringDomain* tensor_representation_group:Group*",
     "Feature": "name:string deprecated:bool type:FeatureType lifecycle_stage:LifecycleStage "
@@ -76,7 +77,9 @@ def enum_name(message: Any, field: str) -> str:
 
 @cache
 def _schema_class() -> Any:
-    """Create the class in a separate pool, because the default pool may contain TensorFlow's messages."""
+    """Create the message class in a separate descriptor pool, because the default pool may contain
+    TensorFlow's messages.
+    """
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:

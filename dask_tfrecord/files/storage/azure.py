@@ -1,4 +1,4 @@
-"""Extend adlfs, the Azure filesystem, so that it sees changes of other processes, and failures raise.
+"""Extend adlfs, the Azure filesystem, so that it notices changes by other processes, and raises for failures.
 
 The methods `_details`, `_find`, `_rm` and the class `AzureBlobFile` were checked with adlfs 2026.8.
 """
@@ -13,12 +13,12 @@ from fsspec.asyn import sync_wrapper
 
 
 class Azure(AzureBlobFileSystem):
-    """The adlfs filesystem, with listings, removals and failures as on other object stores."""
+    """The adlfs filesystem, changed so that listings, removals and failures are as on other object stores."""
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Drop the cached listings of a path and of all its parents.
 
-        adlfs would keep the listing of the parent directory.
+        adlfs alone would keep the cached listing of the parent directory.
         """
         super().invalidate_cache(path)
         path = path and path.rstrip("/")
@@ -28,7 +28,7 @@ class Azure(AzureBlobFileSystem):
 
     async def _details(self, contents: Any, *args: Any, **options: Any) -> Any:
         for blob in contents:
-            # Some tools create an empty blob for a directory. adlfs would list the blob as a file, without
+            # Some tools create an empty blob for a directory. adlfs would list such a blob as a file, without
             # the slash.
             if blob.name.endswith("/") and blob.get("size") == 0:
                 blob.metadata = {**(blob.get("metadata") or {}), "is_directory": "true"}
@@ -41,7 +41,7 @@ class Azure(AzureBlobFileSystem):
         return found
 
     async def _rm(self, path: str | list[str], recursive: bool = False, **options: Any) -> None:
-        """Remove files. adlfs would hide failures if one of several files does not exist."""
+        """Remove files. adlfs would hide all failures if one of several files does not exist."""
         if recursive:
             await super()._rm(path, recursive=True, **options)
             return
@@ -58,7 +58,7 @@ class Azure(AzureBlobFileSystem):
 
 class _File(AzureBlobFile):
     async def _async_fetch_range(self, start: int, end: int, **_: Any) -> bytes:
-        """Read a range. If the blob is not the one that was opened, azure raises ResourceModifiedError."""
+        """Read a range. If the blob was replaced after it was opened, azure raises ResourceModifiedError."""
         try:
             stream = await self.container_client.download_blob(
                 blob=self.blob,
@@ -78,5 +78,5 @@ class _File(AzureBlobFile):
     def _upload_chunk(self, final: bool = False, **options: Any) -> None:
         try:
             super()._upload_chunk(final=final, **options)
-        except RuntimeError as error:  # adlfs wraps every failure
+        except RuntimeError as error:  # adlfs wraps every failure in a RuntimeError
             raise error.__cause__ or error from None

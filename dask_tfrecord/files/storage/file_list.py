@@ -1,6 +1,6 @@
 """Define file lists: the files of a directory, a read or a version, as a table with a row for each file.
 
-Objects for single files, such as `FileInfo`, are made from rows only where files are opened or described.
+Objects for single files, such as `FileInfo`, are created from rows only where files are opened or described.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ class FileInfo:
     """The path of a file on its filesystem, and what the store and the snapshot report about the file.
 
     ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. If the store
-    reports none, ``stamp`` is empty. ``codec`` is "none" for an uncompressed file, and None if no snapshot
-    records the codec.
+    reports no such value, ``stamp`` is empty. ``codec`` is "none" for an uncompressed file, and None if no
+    snapshot records the codec.
     """
 
     path: str
@@ -34,7 +34,7 @@ class FileInfo:
 
     @property
     def compression(self) -> Compression | None:
-        """The codec of the file. If no snapshot records the codec, the suffix of the name decides."""
+        """The codec in the snapshot or, if no snapshot records a codec, the codec of the name's suffix."""
         return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ INFO_SCHEMA = pa.schema(
     }
 )
 
-# The version that added the newest row of each file, in the file list of a version.
+# In the file list of a version, this column contains the version that added the newest row of each file.
 VERSION = "version"
 
 STATISTICS = "statistics"
@@ -75,12 +75,12 @@ def encoded_paths(paths: Iterable[str]) -> pa.Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FileList:
-    """Files, as a table with a row for each file.
+    """A list of files, stored as a table with a row for each file.
 
     Attributes
     ----------
     rows : pyarrow.Table
-        The columns of `INFO_SCHEMA`, and columns that only some lists have: ``records``, ``blocks``,
+        The columns of `INFO_SCHEMA`, and columns that only some lists contain: ``records``, ``blocks``,
         `VERSION`, the values of partition columns (see `value_name`), the statistics of data columns (see
         `statistics_name`), and the column files. Paths are relative to ``root``.
     root : str
@@ -98,10 +98,10 @@ class FileList:
 
     @classmethod
     def found(cls, root: str, infos: Iterable[dict[str, Any]]) -> "FileList":
-        """Return the list of the files with these infos of fsspec.
+        """Create the list of the files that fsspec describes by ``infos``.
 
-        The paths are relative to ``root``. Only HTTP pages have links to files outside the root, and such a
-        link stays a URL.
+        The paths are relative to ``root``. Only an HTTP page may link to files outside the root. A file
+        outside the root has its full URL as path.
         """
         found = [*infos]
         if not (is_http(root) or all(info["name"].startswith(root) for info in found)):
@@ -114,11 +114,13 @@ class FileList:
 
     @classmethod
     def joined(cls, lists: Sequence["FileList"]) -> "FileList":
-        """Join lists with the same root. If a list lacks a column, the column is null for its files."""
+        """Join lists with the same root. If a list lacks a column, the values of this column are null for the
+        files of the list.
+        """
         return cls(pa.concat_tables([one.rows for one in lists], promote_options="default"), lists[0].root)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Serialize and compress the rows, because Dask sends read plans to the scheduler of a cluster."""
+        """Compress the rows for pickling, because Dask sends read plans to the scheduler of a cluster."""
         sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(sink, self.rows.schema, options=options) as writer:
             writer.write_table(self.rows)
@@ -152,7 +154,7 @@ class FileList:
         return replace(self, rows=self.rows.select([*columns]))
 
     def with_columns(self, columns: Mapping[str, Any]) -> "FileList":
-        """Return the list with more columns, or with other values of its columns."""
+        """Return the list with ``columns`` added. A column of the same name is replaced."""
         known = dict(zip(self.rows.column_names, self.rows.columns, strict=True))
         return replace(self, rows=pa.table({**known, **columns}))
 
@@ -165,7 +167,7 @@ class FileList:
         return [self.root + path for path in paths]
 
     def names_below(self, root: str) -> list[str]:
-        """Return the paths relative to a root, as `names` does for the root of the list."""
+        """Return the paths relative to ``root``, whereas `names` are relative to the root of the list."""
         if root == self.root and not is_http(root):
             return _decoded(self.rows["path"])
         start = unquoted_path(root)
@@ -183,13 +185,13 @@ class FileList:
 
     @property
     def partition_columns(self) -> pa.Table:
-        """The values of the partition columns, as a table of columns with their own names."""
+        """The values of the partition columns, as a table with the names of the partition columns."""
         start = value_name("")
         names = [name for name in self.rows.column_names if name.startswith(start)]
         return self.rows.select(names).rename_columns([name.removeprefix(start) for name in names])
 
     def with_values(self, values: Mapping[str, Any]) -> "FileList":
-        """Return the list with these partition columns instead of its own."""
+        """Return the list with the partition columns ``values`` instead of its present partition columns."""
         start = value_name("")
         kept = self.select(name for name in self.rows.column_names if not name.startswith(start))
         return kept.with_columns({value_name(name): column for name, column in values.items()})
@@ -204,25 +206,26 @@ class FileList:
         return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
 
     def positions(self, files: "FileList") -> pa.ChunkedArray:
-        """Return the index in this list of each file of ``files``, or null for a file that this list lacks.
+        """Return the index in this list of each file of ``files``, or null if this list does not contain the
+        file.
 
-        Two files are the same if they have the same path and the same CRC-32C.
+        Two rows describe the same file if their paths and their CRC-32Cs are equal.
         """
         found = pc.index_in(files["path"], self["path"])  # no two files of a list have the same path
         return pc.if_else(pc.equal(self["crc32c"].take(found), files["crc32c"]), found, None)
 
     def minus(self, files: "FileList") -> "FileList":
-        """Return the files that ``files`` lacks."""
+        """Return the files of this list that are not in ``files``."""
         return self.filter(files.positions(self).is_null())
 
     def distinct(self) -> "FileList":
-        """Return only the first row of each path."""
+        """Return the list with only the first row of each path."""
         codes = self.rows["path"].combine_chunks().dictionary_encode().indices.to_numpy()
         first = np.unique(codes, return_index=True)[1]
         return self if len(first) == len(self) else self.take(first)
 
     def without(self, paths: Collection[str]) -> "FileList":
-        """Leave out the files with these full paths."""
+        """Return the list without the files that have these full paths."""
         if not paths:
             return self
         left_out = encoded_paths(path.removeprefix(self.root) for path in paths)

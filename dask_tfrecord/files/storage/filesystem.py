@@ -1,7 +1,7 @@
 """Find the fsspec filesystem of a path, and list the local disk for readers.
 
-The arguments `filesystem=` and `storage_options=` determine the filesystem. On the local disk, readers follow
-symbolic links and see only regular files.
+The arguments `filesystem=` and `storage_options=` of a public function determine the filesystem. On the local
+disk, readers follow symbolic links and see only regular files.
 """
 
 import errno
@@ -27,11 +27,11 @@ from dask_tfrecord.files.storage.store_failures import without_credentials
 
 Info = dict[str, Any]
 
-# Error codes of a symbolic link whose target does not exist, or that leads back to itself.
+# Error codes for a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-# Names that downloads, such as those of TensorFlow Datasets, give to incomplete files and directories. Names
-# of partition directories do not match.
+# Names that downloads, such as downloads by TensorFlow Datasets, use for incomplete files and directories.
+# The name of a partition directory does not match this pattern.
 _UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 
@@ -39,9 +39,9 @@ class LinkFollowingDisk(LocalFileSystem):
     """A local filesystem whose methods `find` and `glob` follow symbolic links.
 
     A link to a directory is treated as a directory. A link to a directory that contains the link is not
-    followed, because following it would never end. Pipes, sockets and devices are not listed. A broken link
-    is listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
-    lists the visible links to directories that `find` has found.
+    followed, because the search would never end. Pipes, sockets and devices are not listed. A broken link is
+    listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
+    contains the visible links to directories that `find` has found.
     """
 
     cachable = False
@@ -65,7 +65,9 @@ class LinkFollowingDisk(LocalFileSystem):
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """List one directory several times faster than fsspec, with fewer keys for each file."""
+        """List one directory several times faster than fsspec does. The info of a file contains fewer keys
+        than in fsspec.
+        """
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
             return super().ls(path, detail=detail)
@@ -74,7 +76,7 @@ class LinkFollowingDisk(LocalFileSystem):
             for entry in entries:
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # the file was removed in the meantime
+                except FileNotFoundError:  # another process has just removed the file
                     continue
                 mode = status.st_mode
                 kind = "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
@@ -92,13 +94,13 @@ class LinkFollowingDisk(LocalFileSystem):
     def _below(
         self, path: str, real: str, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield all files and directories below a directory, links to directories last.
+        """Yield all files and directories below a directory. Yield links to directories last.
 
         ``above`` contains the real paths of this directory and of its parents in the search.
         """
         try:
             infos = self.ls(path, detail=True)
-        except FileNotFoundError:  # the directory was removed in the meantime
+        except FileNotFoundError:  # another process has just removed the directory
             return
         linked = []
         for info in infos:
@@ -125,7 +127,8 @@ class LinkFollowingDisk(LocalFileSystem):
     ) -> Iterator[Info]:
         """Yield a link to a directory, and everything below the link.
 
-        Yield nothing if the link leads to a parent, or if the target of the link was followed before.
+        Yield nothing if the link leads to one of its parents, or if the search has followed another link to
+        the target.
         """
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
@@ -142,10 +145,10 @@ class LinkFollowingDisk(LocalFileSystem):
 
 
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
-    """If a file has several paths because of links, keep only one path, if possible the path without links.
+    """If a file has several paths because of links, keep only one path. Prefer the path without links.
 
-    Another path of the same file is also kept if it has partition directories that the path without links
-    lacks, because the rows then have other values in the partition columns.
+    A further path of the file is kept only if it contains partition directories that the path without links
+    lacks, because the partition columns of the rows then have different values.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found
@@ -164,8 +167,8 @@ def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
 def is_hidden(name: str) -> bool:
     """Return True if readers ignore files and directories with this name, as Spark does.
 
-    The name of a partition directory may begin with "_". Names that TensorFlow Datasets gives to unfinished
-    versions and files, and names that end with ".incomplete", are also hidden.
+    The name of a partition directory may begin with "_". The names of unfinished versions and files of
+    TensorFlow Datasets are hidden, and so are names that end with ".incomplete".
     """
     if "incomplete" in name and _UNFINISHED.fullmatch(name):
         return True
@@ -178,7 +181,7 @@ def _partition_directories(path: str) -> str:
 
 
 def _link_target(info: Info) -> Info:
-    """Return the info of a symbolic link's target, with the name of the link."""
+    """Return the info of a symbolic link's target, but with the name of the link."""
     try:
         status = os.stat(info["name"])
     except OSError as error:
@@ -221,7 +224,7 @@ class ArrowFileSystem(ArrowFSWrapper):
 def open_path(
     path: str, storage_options: dict[str, Any] | None, filesystem: Filesystem
 ) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a path or URL, and the path as this filesystem writes it.
+    """Return the filesystem of a path or URL, and the path in the notation of this filesystem.
 
     Raise TFRecordError if ``filesystem`` is not a filesystem, is passed together with ``storage_options``, or
     does not fit the URL.
@@ -229,7 +232,7 @@ def open_path(
     if not isinstance(storage_options, Mapping | None) or not all(
         isinstance(name, str) for name in storage_options or ()
     ):
-        # The message does not show the options, because they may contain credentials.
+        # The message does not contain the options, because options may contain credentials.
         kind = type(storage_options).__name__
         raise TFRecordError(f"storage_options= is not a dict with string keys (got {kind})")
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
@@ -257,7 +260,7 @@ def open_path(
 
 
 def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
-    """Open the filesystem of a URL, or raise an error that says what is missing."""
+    """Open the filesystem of a URL. If this fails, raise an error that says what is missing."""
     protocol, found, _ = url.partition("://")
     try:
         if found and "::" not in url:
@@ -309,9 +312,11 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]
 
 
 def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
-    """Return this package's extension of a filesystem class, or the class if it needs no extension.
+    """Return this package's extension of a filesystem class, or the class itself if this package does not
+    extend it.
 
-    Each extension imports the library of a store, so an extension is imported only if it is used.
+    The module of an extension imports the library of a store, so this module is imported only if it is
+    needed.
     """
     match f"{kind.__module__}.{kind.__name__}":
         case "adlfs.spec.AzureBlobFileSystem":
@@ -330,7 +335,7 @@ def protocols_of(fs: AbstractFileSystem) -> frozenset[str]:
 
 
 def find_all(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
-    """Find all files below a directory. Raise if a listing fails."""
+    """Find all files below a directory. Raise if a directory cannot be listed."""
     found = _walk(fs, path) if _lists_one_by_one(fs) else fs.find(path, detail=True)
     return {path: info for path, info in found.items() if info["type"] != "directory"}
 
@@ -370,7 +375,7 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
             except FileNotFoundError:
                 if directory == root:
                     raise
-                continue  # the directory was removed, or it is a broken link on a page of links
+                continue  # the directory was removed, or is a broken link on a page of links
             for info in infos:
                 path = info["name"]
                 if path in found or (
@@ -386,8 +391,8 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
 def check_writable(fs: AbstractFileSystem) -> None:
     """Raise DestinationError if a filesystem cannot create files atomically.
 
-    Caches and archives cannot do so. pyarrow can neither discard an upload nor create an object exclusively,
-    except on local disks and HDFS.
+    Caches and archives cannot create files atomically. The filesystems of pyarrow, except local disks and
+    HDFS, can neither discard an upload nor create an object exclusively.
     """
     if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
         raise DestinationError(

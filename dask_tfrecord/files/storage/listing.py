@@ -1,7 +1,7 @@
-"""List the files that paths, globs and directories stand for, without opening the files.
+"""List the files that paths, globs and directories specify, without opening the files.
 
-A listing leaves out hidden files. The module looks up why a path has no files only when an error must say so.
-The check that listed files are unchanged does not open the files either.
+A listing leaves out hidden files. The module looks up the reason why a path specifies no files only for an
+error message. The check that listed files are unchanged does not open files either.
 """
 
 import os
@@ -35,7 +35,7 @@ from dask_tfrecord.schema.tfds import FEATURES, INFO
 # A copy of `dataset.snapshot.names.STAGING`. An import of that module would be circular.
 _STAGING = "_tfrecord/staging"
 
-# Why a path matches no file, for two kinds of `_Match`.
+# Maps two kinds of `_Match` to the reason why a path matches no file.
 _NOTHING = {"missing": "no such file or directory", "glob": "no visible file matches the glob"}
 
 
@@ -44,12 +44,12 @@ def nothing_at(
 ) -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob that matches no files.
 
-    The error names the reason, or ``otherwise`` if the reason is unknown. The advice is ``advice``, or, if
-    ``index`` is passed, a call of `add_snapshot` with the effect ``index``.
+    The error names the reason, or ``otherwise`` if the reason is unknown. The error contains ``advice`` and,
+    if ``index`` is not None, a call of `add_snapshot` with the effect ``index``.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
-    with suppress(Exception):  # if the store fails, the reason stays unknown
+    with suppress(Exception):  # if the store fails, the reason remains unknown
         if store.names(_STAGING):
             return unfinished_only(place, root)
     calls = [] if index is None else [Call("add_snapshot", root, {}, index)]
@@ -67,7 +67,8 @@ def unfinished_only(place: str, root: str) -> FileNotFoundError:
 def check_bucket(store: Store) -> None:
     """Raise FileNotFoundError if the S3 bucket or the Azure container of the root does not exist.
 
-    Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect it.
+    Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect the
+    bucket.
     """
     fs, bucket = store.fs, store.root.strip("/").partition("/")[0]
     is_azure = hasattr(fs, "service_client")
@@ -79,16 +80,18 @@ def check_bucket(store: Store) -> None:
     except FileNotFoundError:
         kind = "container" if is_azure else "bucket"
         raise FileNotFoundError(f"{store.public()}: the {kind} {bucket!r} does not exist") from None
-    # A later operation on the bucket raises the same error, or does not need this permission.
+    # A later operation on the bucket raises the same error, or does not need the permission that is missing
+    # here.
     except Exception:
         return
 
 
 def unreachable(place: str, error: BaseException) -> TFRecordError | None:
-    """Return the error for a failure of a web server. Return None if the server answered that no file exists.
+    """Return the error for a failed request to a web server. Return None if the server answered that no file
+    exists.
 
-    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
-    secrets, so the message contains only the HTTP status or the class of the error.
+    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with
+    secrets, so the error message contains only the HTTP status or the class of the failure.
     """
     cause = error.__cause__
     status = getattr(cause, "status", None)
@@ -101,29 +104,29 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
 
 PathLike = str | os.PathLike[str]
 
-# Old versions of Hadoop mark a directory with an empty object whose name ends in this suffix.
+# Old versions of Hadoop mark a directory by an empty object whose name ends in this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files that describe a dataset of TensorFlow Datasets. Reads without a snapshot use these files. `export` and
-# TensorFlow Datasets write these files.
+# Files that describe a dataset of TensorFlow Datasets. `export` and TensorFlow Datasets write these files,
+# and a read without a snapshot uses them.
 TFDS_FILES = (INFO, FEATURES)
 
-# Files that `export` or other libraries write to describe a dataset. These files contain no records.
+# Files without records that `export` or other libraries write to describe a dataset.
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
-# If at least this many paths lie in one directory, one listing replaces a request per path.
+# If a caller passes at least this many paths in one directory, one listing replaces a request for each path.
 _MANY = 64
 
 
 class Listing(NamedTuple):
-    """The files that paths, globs and directories stand for.
+    """The files that paths, globs and directories specify.
 
-    The root of ``store`` is the first path. ``files`` are in row order. ``base`` is the path of
-    the directory if the caller passed a single directory, and otherwise "". Names in ``base`` are not
+    The root of ``store`` is the first path. ``files`` are in row order. ``base`` is the path of the directory
+    if the caller passed a single directory, and otherwise "". Directory names in ``base`` itself are not
     partition directories. ``spelled_out`` contains the files that the caller passed by their full names.
-    ``counts`` contains the number of files for each path. ``described`` contains the directories that
-    TensorFlow Datasets describes in a file. ``globs`` contains, for each path, the path if it is a glob, ""
-    for a directory, and None for a file.
+    ``counts`` contains the number of files for each passed path. ``described`` contains the directories with
+    a file in which TensorFlow Datasets describes a dataset. ``globs`` contains an element for each passed
+    path: the path if it is a glob, "" for a directory, and None for a file.
     """
 
     store: Store
@@ -146,7 +149,7 @@ class Listing(NamedTuple):
 
 class _Match(NamedTuple):
     infos: list[dict[str, Any]]
-    kind: str  # "directory", "file", "glob", or "missing" (a path that is no glob and does not exist)
+    kind: str  # "directory", "file", "glob", or "missing" (a path that is not a glob and does not exist)
     described: frozenset[str] = frozenset()
 
 
@@ -155,16 +158,16 @@ def list_files(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Listing:
-    """List the visible files that paths, all on one filesystem, stand for.
+    """List the visible files that paths on one filesystem specify.
 
-    The files in a directory (at any depth), and the files that match a glob, are sorted by path. The files of
-    a list of paths are in the order of the list. An existing path is used literally, even if it contains glob
-    characters. As in Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed its
-    full name. A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``,
-    is not hidden.
+    The files in a directory (at any depth), and the files that match a glob, are sorted by path. The order of
+    a list of paths is kept. An existing path is used literally, even if it contains glob characters. As in
+    Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed the file's full name.
+    A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not
+    hidden.
 
-    Raise FileNotFoundError if a path stands for no file, and TFRecordError for paths on different
-    filesystems, or for an empty list.
+    Raise FileNotFoundError if a path specifies no file. Raise TFRecordError for paths on different
+    filesystems, and for an empty list.
     """
     wanted = as_paths(paths)
     store = Store.at(wanted[0], storage_options, filesystem)
@@ -176,7 +179,7 @@ def list_files(
             root = path if start == len(path) else parent_of(path[:start])
             reason = _NOTHING.get(match.kind, "no visible files to read here")
             advice = None
-            if not store.is_remote:  # elsewhere, more requests would be needed
+            if not store.is_remote:  # on a remote store, the advice would need more requests
                 if match.kind == "glob" and os.path.isdir(root):
                     advice = f"pass {root!r} to read all files there"
                 elif match.kind == "missing" and os.path.isdir(parent_of(path)):
@@ -228,7 +231,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. If the root is an HTTP page of links, add a slash to the root."""
+    """Return the store. If the root is an HTTP page of links, the returned root ends with a slash."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -238,14 +241,15 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store | FoundFiles) -> FileList:
-    """List the visible files below the store's root, sorted by path. A missing root has no files."""
+    """List the visible files below the store's root, sorted by path. A missing root contains no files."""
     return FileList.found(_start(store), _directory(store).infos)
 
 
 def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]:
     """Find files below the store's root by their names, as `FileList.names` contains them.
 
-    Return a row for each name, which is null if there is no such file, and all other visible files.
+    Return two file lists: a row for each name, which is null if no file has the name, and all other visible
+    files.
     """
     start, found = unquoted_path(_start(store)), _find_any(store)
     if is_http(start):
@@ -265,7 +269,7 @@ def _start(store: Store | FoundFiles) -> str:
 
 
 def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[str, Any]:
-    """Find all files below the store's root. If the root is missing, there are none."""
+    """Find all files below the store's root. Return an empty dict if the root does not exist."""
     if isinstance(store, FoundFiles):
         return store.infos
     try:
@@ -277,8 +281,8 @@ def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[s
 def directories_holding(store: Store, name: str, listed: Store | FoundFiles | None = None) -> list[str]:
     """Return the visible directories below the root that contain a file or directory ``name``.
 
-    The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an earlier listing, if
-    any.
+    The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an existing listing; if
+    None, the function lists the store.
     """
     found = _find_any(listed or store, with_hidden=True)
     split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)
@@ -309,7 +313,7 @@ def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
     parents = Counter(parent_of(path) for path in paths if store.is_remote and not is_http(path))
     for parent, count in parents.items():
         if count >= _MANY and glob_start(parent) == len(parent):
-            with suppress(OSError):  # fsspec caches the listing, and `info` answers from the cache
+            with suppress(OSError):  # `info` then answers from the listing that fsspec caches
                 store.fs.ls(parent)
     return store.for_each(partial(_expand, store), paths)
 
@@ -343,12 +347,12 @@ def _described(found: dict[str, Any]) -> frozenset[str]:
 
 
 def _is_page(info: dict[str, Any]) -> bool:
-    """Return True for an HTML page whose URL ends with a slash, as a web server shows a directory."""
+    """Return True for an HTML page whose URL ends with a slash: a web server's view of a directory."""
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 
 def _glob(store: Store, pattern: str) -> _Match:
-    """List the files that match a glob, and the files below directories that match it."""
+    """List the files that match a glob, and the files below directories that match the glob."""
     found: dict[str, Any] = {}
     described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)
@@ -367,14 +371,14 @@ def _glob(store: Store, pattern: str) -> _Match:
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     start = len(base.rstrip("/"))
-    hidden: dict[str, bool] = {}  # the keys are directories, because there are fewer directories than files
+    hidden: dict[str, bool] = {}  # by directory, because there are fewer directories than files
     paths = []
     for path in sorted(found):
         kind = found[path]["type"]
         directory, _, name = path.rpartition("/")
         if not name or kind == "directory" or _is_hidden(name):
             continue
-        # A caching filesystem also lists pipes, sockets and devices.
+        # A caching filesystem lists even pipes, sockets and devices.
         if kind == "other" and not found[path].get("islink"):
             continue
         if directory not in hidden:
@@ -388,7 +392,8 @@ def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
-# Up to this many files are checked with one request each. More files are checked with one new listing.
+# Up to this many files are checked with one request for each file. If there are more files, one new listing
+# is requested instead.
 _FEW = 256
 
 
@@ -416,6 +421,6 @@ def _without_unchanged(store: Store, files: FileList) -> FileList:
 
 
 def check_file(store: Store, file: FileInfo) -> None:
-    """Raise if one file changed since it was listed. Without a stamp, only its size is compared."""
+    """Raise FileChangedError if a file changed since it was listed. Without a stamp, only the size counts."""
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     expected.check(store.look(file.path))

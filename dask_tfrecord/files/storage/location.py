@@ -27,7 +27,7 @@ from dask_tfrecord.files.storage.store_failures import store_failure, without_cr
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
-# The number of concurrent requests if each file needs one request.
+# The largest number of concurrent requests if each file needs one request.
 _THREADS = 16
 
 # The largest number of bytes that one request transfers.
@@ -57,11 +57,11 @@ def stamp_of(info: dict[str, Any]) -> str:
     if info.get("islink"):
         return ""
     stamp: Any = ""
-    for key in _STAMPS:  # a generator would take several times as long
+    for key in _STAMPS:  # a loop, because a generator would take several times as long
         if (value := info.get(key)) is not None:
             stamp = value
             break
-    # The info in a listing may give the time as a number, and the info of a single file as a datetime.
+    # The time may be a number in the info of a listing, but a datetime in the info of a single file.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
 
 
@@ -72,7 +72,8 @@ def removed(path: str, why: str = "") -> FileRemovedError:
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """The state of a file in a listing. Opening the file compares this state with the current state.
+    """The state of a file in a listing. When the file is opened, this state is compared with the current
+    state.
 
     ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
     ``look`` returns the current info of the file from the store.
@@ -86,11 +87,11 @@ class ExpectedFile:
 
     @property
     def is_read_at_once(self) -> bool:
-        """True if one request can read the file, and its stamp does not matter."""
+        """True if one request can read the whole file, and the file has no stamp to compare."""
         return self.whole and not self.stamp and 0 < (self.size or 0) < REQUEST_BYTES
 
     def check(self, now: dict[str, Any]) -> None:
-        """Raise FileChangedError if the current info shows that the file was replaced."""
+        """Raise FileChangedError if the current info ``now`` proves that the file was replaced."""
         size, stamp = now.get("size"), stamp_of(now)
         if size is not None and self.size is not None and size != self.size:
             raise self.resized(f"{size:,}")
@@ -123,13 +124,13 @@ class ExpectedFile:
             now = self.look()
         except FileNotFoundError:
             raise removed(self.path) from None
-        except Exception:  # the store cannot be reached, and the first error reports this
+        except Exception:  # the store cannot be reached, as the first error says
             return
         self.check(now)
 
 
 class FileReader:
-    """Read a range of a file forward, and check that the file has the expected size."""
+    """Read a range of a file from start to end, and check that the file has the expected size."""
 
     def __init__(self, file: Any, expected: ExpectedFile, start: int, stop: int | None) -> None:
         self._file = file
@@ -141,7 +142,7 @@ class FileReader:
 
     def peek(self, count: int) -> bytes:
         """Return the first ``count`` bytes of the range, or all bytes if there are fewer. Call `peek` before
-        other reads.
+        any other read.
         """
         head = memoryview(bytearray(count))
         end = 0
@@ -151,9 +152,9 @@ class FileReader:
         return bytes(head[:end])
 
     def leave_out_values(self, columns: Sequence[str]) -> None:
-        """From now on, read a local file of uncompressed records as `SparseReader` does.
+        """Read the rest of a local file of uncompressed records through a `SparseReader`.
 
-        Call this method before any read except `peek`. If the file is not local, the method changes nothing.
+        Call this method before any read except `peek`. If the file is not local, the method does nothing.
         """
         stop = self.size if self._stop is None else self._stop
         if isinstance(self._file, io.FileIO) and stop is not None:
@@ -162,8 +163,8 @@ class FileReader:
             self._file = SparseReader(self._file.fileno(), self._position, stop, columns)
 
     def readinto(self, view: memoryview) -> int:
-        """Read the next bytes into the start of ``view``. Return their number, which is 0 only at the end of
-        the range.
+        """Read the next bytes into the start of ``view``. Return the number of bytes read, which is 0 only at
+        the end of the range.
         """
         if not self._ahead:
             wanted = None if self._stop is None else self._stop - self._position
@@ -206,7 +207,7 @@ class FileReader:
 
 
 class _ReaderOfReader(FileReader):
-    """A reader that passes on what another reader reads."""
+    """Base class of a reader that returns the bytes of another reader."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
@@ -216,11 +217,11 @@ class _ReaderOfReader(FileReader):
         return self._reader.peek(count)
 
     def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Do nothing, because all bytes are needed, or because the file is remote."""
+        """Do nothing, because this reader needs all bytes, or because the file is remote."""
 
 
 class FollowingReader(_ReaderOfReader):
-    """Read a file from start to end. If a commit moves the file in the meantime, continue at the new path."""
+    """Read a file from start to end. If a commit moves the file during the read, continue at the new path."""
 
     def __init__(self, reader: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
         super().__init__(reader)
@@ -238,7 +239,7 @@ class FollowingReader(_ReaderOfReader):
 
 @dataclass
 class Checksum:
-    """The first bytes of a file, and the count and the CRC-32C of all bytes read so far."""
+    """The first bytes of a file, and the number and the CRC-32C of all bytes that were read so far."""
 
     head: bytes = b""
     bytes: int = 0
@@ -262,7 +263,7 @@ class ChecksumReader(_ReaderOfReader):
 
 
 class PartialFile(io.RawIOBase):
-    """A file-like object for a file of which only some ranges were read."""
+    """A file-like object that contains only some ranges of a file."""
 
     def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
         self._size, self._parts, self._at = size, parts, 0
@@ -292,25 +293,28 @@ class PartialFile(io.RawIOBase):
 
 @dataclass(frozen=True, repr=False)
 class Location:
-    """A filesystem and a root directory. Paths are written as on the filesystem, without protocol.
+    """A filesystem and a root directory. Paths are paths on this filesystem, without protocol.
 
     Tasks contain stores, which are locations, so that workers open the same filesystem as the client. The
-    repr of a store shows no storage options. The token of a store contains only a hash of the options.
+    repr of a store does not contain storage options. The token of a store contains only a hash of the
+    options.
     """
 
     fs: AbstractFileSystem
     root: str
-    # Reads look for a file that is gone at the paths which this function yields for the store and the old
-    # path. The function may then raise an error that says why the file is gone.
+    # If a listed file is gone, reads call this function with the store and the old path, and look for the
+    # file at the paths that the function yields. The function may then raise an error that says why the file
+    # is gone.
     elsewhere: Callable[[Any, str], Iterator[str]] | None = None
-    # The checksum of the bytes that are read, if not None. Only one file may then be open at a time.
+    # If not None, reads add the bytes that they read to this checksum. Only one file may then be open at a
+    # time.
     checksum: Checksum | None = field(default=None, compare=False)
 
-    # True if a request takes time and may fail, and if other libraries cannot open the paths.
+    # True if requests take time and may fail, and other libraries cannot open the paths.
     is_remote: ClassVar[bool] = True
-    # The time that one more request takes, as the number of bytes that can be read in this time.
+    # The time that an additional request takes, as the number of bytes that can be read in this time.
     request_cost: ClassVar[int] = 1 << 20
-    # True if a file that is moved keeps its stamp, and stays open.
+    # True if a moved file keeps its stamp, and an open file can be read after the move.
     move_keeps_stamp: ClassVar[bool] = False
 
     def __repr__(self) -> str:
@@ -326,12 +330,12 @@ class Location:
     def relative(self, path: str) -> str:
         """Convert a full path below the root to a path relative to the root.
 
-        This is the inverse of `join`.
+        This method is the inverse of `join`.
         """
         return path[len(self.join("")) :]
 
     def public(self, path: str | None = None) -> str:
-        """Return a path, or the root, for messages and results: a URL without credentials and query."""
+        """Return a path, or the root, as a URL without credentials and query, for messages and results."""
         path = self.root if path is None else path
         scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
         if scheme in ("http", "https"):
@@ -347,7 +351,7 @@ class Location:
         known: dict[str, str] = {}
 
         def public(path: str) -> str:
-            if "?" in path:  # what follows may be a query with a secret
+            if "?" in path:  # the text after "?" may be a query with a secret
                 return self.public(path)
             parent = parent_of(path)
             if parent not in known:
@@ -357,7 +361,7 @@ class Location:
         return [*map(public, paths)]
 
     def real_path(self, path: str) -> str:
-        """Resolve the links in a path. Elsewhere than on a local disk, a path has no links for readers."""
+        """Resolve the links in a path. Return a remote path unchanged, because readers see no links there."""
         return path
 
     def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
@@ -372,7 +376,7 @@ class Location:
 
     def names(self, directory: str) -> list[str]:
         """List the names in a directory below the root, without a cache. A missing directory has no names."""
-        # Over HTTP, a file would be listed as a directory.
+        # Over HTTP, fsspec would list a file as a directory.
         if "://" in self.root and not self.root.endswith("/"):
             return []
         path = self.join(directory)
@@ -383,20 +387,20 @@ class Location:
             return []
 
     def _ls(self, path: str) -> list[str]:
-        # On S3, `isdir` lists the directory into the cache. `ls` would also list the parent of a missing
-        # directory, which may hold many files.
+        # On S3, `isdir` lists the directory into the cache. For a missing directory, `ls` would list the
+        # parent, which may contain many files.
         if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
             return []
         return list(self.fs.ls(path, detail=False))
 
     def has_file(self, path: str) -> bool:
-        """Ask the store, without a cache, if a file exists."""
+        """Return True if a file exists. Ask the store, not a cache."""
         if not hasattr(self.fs, "call_s3"):
             self.fs.invalidate_cache(path)
             return bool(self.fs.exists(path))
         bucket, _, key = path.partition("/")
         try:
-            # `exists` would also list the directory of this name.
+            # `exists` would send a second request, which lists the directory of this name.
             self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
         except FileNotFoundError:
             return False
@@ -405,8 +409,8 @@ class Location:
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
         """Find all files below a directory, and map their paths to their infos.
 
-        On a local disk, follow links, and leave out files in hidden directories. ``with_hidden`` adds the
-        directories, also the hidden directories.
+        On a local disk, follow links, and leave out files in hidden directories. ``with_hidden`` adds
+        directories, including hidden directories.
         """
         return find_all(self.fs, path)
 
@@ -414,7 +418,7 @@ class Location:
         return glob_all(self.fs, pattern)
 
     def files(self, directory: str = "") -> list[str]:
-        """Return the sorted paths of all files below a directory, but not of files behind links."""
+        """Return the sorted paths of all files below a directory. Links to directories are not followed."""
         try:
             return sorted(self.fs.find(self.join(directory).rstrip("/")))
         except FileNotFoundError:
@@ -430,8 +434,8 @@ class Location:
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the whole file
-        is read.
+        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the range is
+        the whole file.
 
         ``size`` and ``stamp`` come from a listing. Raise FileChangedError if a known size or stamp differs
         from the current size or stamp.
@@ -473,17 +477,17 @@ class Location:
                 # Read the file with one request, which servers without ranges can answer.
                 options["block_size"] = 0
             elif expected.size is not None:
-                # Request one byte more than expected, so that a longer file is noticed.
+                # Request one byte more than expected, to detect that the file has become larger.
                 options["size"] = expected.size + 1
         file = self.fs.open(path, "rb", **options)
         # All readers of one in-memory file of fsspec share one object with one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
-        """Return the current info of an open file, if possible without another request."""
+        """Return the current info of an open file, if possible without a further request."""
         if isinstance(file, io.BytesIO) and not expected.stamp and len(file.getbuffer()) == expected.size:
             return {}
-        # Open files of pyarrow do not say when they were written.
+        # An open file of pyarrow does not contain the modification time.
         if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
             return self._look(path)
         return dict(getattr(file, "details", None) or {})
@@ -491,7 +495,7 @@ class Location:
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read byte ranges of files, concurrently if possible.
 
-        A range is a path, a start and a stop. Raise FileChangedError if a file was removed.
+        A range is a path, a start and a stop. Raise FileRemovedError if a file was removed.
         """
         with suppress(FileNotFoundError):
             return self._read_ranges(ranges)
@@ -510,12 +514,12 @@ class Location:
         return found
 
     def map_file(self, path: str) -> pa.Buffer | None:
-        """Map a listed file into memory. Return None if the file is not on a local disk."""
+        """Map a file from a listing into memory. Return None if the file is not on a local disk."""
         return None
 
     def follow(self, path: str, read: Callable[[str], _T]) -> _T:
-        """Call ``read`` with the current path of a listed file. Raise FileChangedError if the file was
-        removed.
+        """Call ``read`` with the current path of a file from a listing. Raise FileRemovedError if the file
+        was removed.
         """
         try:
             return read(path)
@@ -526,9 +530,9 @@ class Location:
             raise removed(self.public(path)) from error
 
     def look(self, path: str) -> Info:
-        """Return the current info of a file, or of the target of a link, from the store.
+        """Request the current info of a file, or of the target of a link, from the store.
 
-        If the file was moved, its info may contain no stamp.
+        If the file was moved, the info may contain no stamp.
         """
 
         def look_at(at: str) -> Info:

@@ -13,8 +13,9 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
-# Credentials before the name of a bucket. s3fs and gcsfs would treat them as a part of the name. A secret key
-# of AWS may contain slashes, and an ARN in place of a bucket's name contains colons.
+# Credentials before the name of a bucket, which s3fs and gcsfs would treat as a part of the bucket's name. A
+# secret key of AWS may contain slashes. A URL may contain an ARN, which contains colons, instead of a
+# bucket's name.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 # A URL that ends before the name of its bucket or host.
@@ -22,9 +23,9 @@ _NO_PLACE = re.compile(r"(?:^|::)(?:https?|s3a?|gs|gcs|ftps?|sftp|ssh|webdavs?):
 
 
 def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, such as "train"') -> str:
-    """Return a path as text. Raise TFRecordError if the value is no path or is empty.
+    """Return a path as text. Raise TFRecordError if ``value`` is not a path or is empty.
 
-    fsspec would read the empty text as the working directory.
+    fsspec would interpret an empty text as the working directory.
     """
     with suppress(TypeError):
         text = os.fspath(value)
@@ -74,7 +75,8 @@ def expand_braces(pattern: str) -> list[str]:
 
 def check_url(text: str) -> None:
     """Raise TFRecordError for a path or URL that fsspec or a store would silently read as another path."""
-    # Names of local files that are not valid Unicode have low surrogates, which `os.fsencode` encodes.
+    # In Python, the name of a local file that is not valid Unicode contains low surrogates, which
+    # `os.fsencode` encodes.
     if re.search("[\0\ud800-\udc7f\udd00-\udfff]", text):
         problem = "contains a character that no path can have, and is not a path"
         raise TFRecordError(f"{without_credentials(text)!r} {problem}")
@@ -98,12 +100,12 @@ def check_url(text: str) -> None:
 def _wraps(protocol: str) -> bool:
     try:
         kind = get_filesystem_class(protocol)
-    except (ValueError, ImportError):  # opening the path will raise fsspec's own error
+    except (ValueError, ImportError):  # opening the path will raise the error of fsspec
         return True
     return wraps(kind)
 
 
 def wraps(kind: Any) -> bool:
-    """Return True if a filesystem class reads from another filesystem, as a cache or an archive does."""
+    """Return True if a filesystem class reads from a second filesystem, as a cache or an archive does."""
     parameters = {name for one in kind.__mro__ for name in signature(one.__init__).parameters}
     return not parameters.isdisjoint({"fo", "target_protocol"})

@@ -1,6 +1,6 @@
 """Extend fsspec's SFTP filesystem: threads share a connection, failures raise, and creation is exclusive.
 
-The names of paramiko that begin with an underscore, and `paramiko.sftp`, were checked with paramiko 5.1.
+The private names of paramiko that this module uses, and `paramiko.sftp`, were checked with paramiko 5.1.
 """
 
 import errno
@@ -17,19 +17,20 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from fsspec.utils import infer_storage_options
 from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 
-# Seconds after which a server that does not answer counts as lost: while connecting, and for one answer.
+# A server counts as lost if it does not answer within this many seconds: while connecting, and to one
+# request.
 _CONNECT, _ANSWER = 10, 60
 
-# The largest size in bytes of a request or an answer, and of the requests that are sent together. A thread
+# The largest size in bytes of one request or answer, and of all requests that are sent together. A thread
 # locks the connection until all answers have arrived.
 _REQUEST, _BUFFER = 1 << 15, 1 << 20
 
 
 class SFTP(SFTPFileSystem):
-    """fsspec's SFTP filesystem for the threads of a process.
+    """fsspec's SFTP filesystem, which the threads of a process can share.
 
     The threads share one connection. If two threads wait for answers at the same time, paramiko drops the
-    answer of one thread, which then waits forever. A lock therefore keeps requests apart.
+    answer of one thread, which then waits forever. A lock therefore prevents concurrent requests.
     """
 
     def __init__(self, host: str, **options: Any) -> None:
@@ -72,7 +73,7 @@ class SFTP(SFTPFileSystem):
             try:
                 return function(*args, **options)
             except TimeoutError as error:
-                self.client.close()  # or the late answer would be taken for the answer to another request
+                self.client.close()  # a late answer would be taken for the answer to the next request
                 raise paramiko.SSHException("the server does not answer") from error
             except OSError as error:
                 if self._client.get_channel().closed:
@@ -105,7 +106,7 @@ class SFTP(SFTPFileSystem):
     # -- Directories -----------------------------------------------------------------------------------------
 
     def exists(self, path: str, **options: Any) -> bool:
-        """Return True if a path exists. A failure raises, whereas the method of fsspec would return False."""
+        """Return True if a path exists. Raise if the request fails, unlike fsspec, which returns False."""
         try:
             self.info(path)
         except FileNotFoundError:
@@ -120,9 +121,10 @@ class SFTP(SFTPFileSystem):
         return infos if detail else sorted(info["name"] for info in infos)
 
     def _target(self, link: dict[str, Any]) -> dict[str, Any]:
-        """Return the info of the file to which a link leads, or of the link without its size and times.
+        """Return the info of the file to which a link leads. If the link does not lead to a file, return the
+        info of the link without size and times.
 
-        Links to directories stay links, so that no search leaves the directory in which it began.
+        Links to directories remain links, so that no search leaves the directory in which the search began.
         """
         with suppress(FileNotFoundError):
             info: dict[str, Any] = self.info(link["name"])
@@ -150,7 +152,7 @@ class SFTP(SFTPFileSystem):
         try:
             self.ftp.mkdir(path, mode)
         except OSError:
-            if not self.isdir(path):  # an SFTP server does not say why it refuses
+            if not self.isdir(path):  # an SFTP server does not say why it refuses a request
                 raise
 
     # -- Files -----------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class _File:
             self._fs.request(self._file.close)
 
     def flush(self) -> None:
-        """Do nothing, because each write waits for its answers."""
+        """Do nothing, because each write waits for the answers of the server."""
 
     def tell(self) -> int:
         return self._position
@@ -246,7 +248,8 @@ class _File:
         return len(view)
 
     def _write(self, view: memoryview) -> None:
-        # A write that is not pipelined waits for the answers to all requests, and raises the errors in them.
+        # A write that is not pipelined waits for the answers to all requests, and raises the errors in these
+        # answers.
         self._file.set_pipelined(True)
         self._file.write(view[:-_REQUEST])
         self._file.set_pipelined(False)
@@ -254,7 +257,7 @@ class _File:
         self._position += len(view)
 
     def readinto(self, view: memoryview) -> int:
-        """Read the next bytes of the file. Return their number, which is 0 only at the end of the file."""
+        """Read the next bytes of the file. Return the number of bytes, which is 0 only at the file's end."""
         count: int = self._fs.request(self._read, view[:_BUFFER])
         self._position += count
         return count
@@ -275,7 +278,7 @@ class _File:
             data = answers.data(number)
             view[end : end + len(data)] = data
             end += len(data)
-            if len(data) < size:  # the server may send fewer bytes, also before the end of the file
+            if len(data) < size:  # the server may send fewer bytes than requested, even before the end
                 break
         return end
 

@@ -1,7 +1,7 @@
 """Create, move and remove files on any fsspec filesystem, so that a file appears complete or not at all.
 
-The module also lists and aborts uploads to S3 that killed writes have left unfinished. Messages of this
-module contain no credentials.
+Two functions list and abort uploads to S3 that killed writes have left unfinished. Messages of this module
+contain no credentials.
 """
 
 import io
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 # Protocols of object stores, which upload files.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# A directory is made again at most this often if other writes remove the directory while it is empty.
+# If other writes remove a new directory while it is empty, the directory is created again at most this often.
 _ATTEMPTS = 100
 
 # A thread holds this lock from the check that a file does not exist until the rename that creates the file.
@@ -52,10 +52,10 @@ _CREATION = Lock()
 
 
 class Store(Location, ABC):
-    """A location whose files may be created, moved and removed.
+    """A location in which files can be created, moved and removed.
 
-    How this is done differs between local disks, other filesystems that rename files, such as SFTP, and
-    object stores. `Store.of` chooses the subclass.
+    The subclasses implement these changes for local disks, for remote filesystems that can rename files, such
+    as SFTP, and for object stores. `Store.of` chooses the subclass.
     """
 
     # True if a write stages its files, and the commit renames them to their final paths. False if the write
@@ -63,7 +63,7 @@ class Store(Location, ABC):
     stages_files: ClassVar[bool] = True
     # True if an interrupted `create` leaves an incomplete file with a temporary name.
     leaves_partial_files: ClassVar[bool] = True
-    # True if the file that `put_back` moves also stays where it was.
+    # True if `put_back` copies the file, so that the file remains at its old path.
     put_back_leaves_copy: ClassVar[bool] = False
     # True if the root of the filesystem may contain files.
     has_root_directory: ClassVar[bool] = True
@@ -74,7 +74,7 @@ class Store(Location, ABC):
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Store":
-        """Open the filesystem of a path or URL, with the path as root. Cached listings are dropped."""
+        """Open the filesystem of a path or URL, with the path as root, and drop all cached listings."""
         text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -90,7 +90,7 @@ class Store(Location, ABC):
         return (HadoopStore if isinstance(fs, ArrowFSWrapper) else RenamingStore)(fs, root)
 
     def list_at_once(self, directory: str = "") -> "FoundFiles | None":
-        """Find all files in a directory if this takes fewer requests than several questions about them."""
+        """List all files in a directory at once. Return None if a listing would not save requests."""
         return None
 
     # -- Writing ---------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Store(Location, ABC):
         root itself may be reached through links. A path that is itself a link is refused only with ``files``,
         because replacing or removing a link does not change the target.
         """
-        if (is_link := self._is_link) is None:  # a filesystem without links
+        if (is_link := self._is_link) is None:  # the filesystem has no links
             return
         top, paths = self.join(""), list(paths)
         for directory in {parent_of(path) for path in paths if not self._is_root(path)}:
@@ -122,7 +122,7 @@ class Store(Location, ABC):
         return getattr(self.fs, "is_link", None)
 
     def _is_root(self, path: str) -> bool:
-        """True for the root itself, and for the temporary file beside a root that is a file."""
+        """Return True for the root itself, and for the temporary file beside a root that is a file."""
         name, _, end = path.rpartition(".")
         return path == self.root or (name == _temporary_name(self.root) and "/" not in end)
 
@@ -133,12 +133,12 @@ class Store(Location, ABC):
 
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
-        """Create a file that appears at ``path`` when the ``with`` block ends, and not at all if the block
-        raises.
+        """Create a file that appears at ``path`` when the ``with`` block ends. If the block raises, the file
+        never appears.
 
-        An existing file is replaced atomically. A ``durable`` local file is flushed to the disk before it
-        appears, so that it survives a power cut. Raise DestinationError if the filesystem is read-only, as
-        HTTP is, or if `refuse_links` refuses the path.
+        An existing file is replaced atomically. If ``durable`` is True, a local file is flushed to the disk
+        before it appears, so that the file survives a power cut. Raise DestinationError if the filesystem is
+        read-only, as HTTP is, or if `refuse_links` refuses the path.
         """
         self.refuse_links([path])
         try:
@@ -148,7 +148,7 @@ class Store(Location, ABC):
             if error.errno is not None and error.filename is None:  # an error such as a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # how fsspec reports that a filesystem, such as HTTP, cannot write
+        except NotImplementedError:  # the filesystem, such as HTTP, cannot write
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None
@@ -160,7 +160,8 @@ class Store(Location, ABC):
         """Create a file with these bytes. If the file exists, leave it unchanged and raise FileExistsError.
 
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
-        concurrent calls succeeds. Elsewhere, this is true only of the threads of one process.
+        concurrent calls succeeds. On any other filesystem, this promise holds only among the threads of one
+        process.
         """
         self.refuse_links([path])
         self._create_exclusively(path, data)
@@ -169,9 +170,9 @@ class Store(Location, ABC):
     def _create_exclusively(self, path: str, data: bytes) -> None: ...
 
     def touch(self, path: str) -> None:
-        """Create an empty file. A file or a link at its path is replaced.
+        """Create an empty file. An existing file or link at the path is replaced.
 
-        An existing file is not emptied instead, because it may be a hard link to a file outside of the root.
+        Emptying an existing file would be wrong, because the file may have a hard link outside of the root.
         """
         with self.create(path, durable=False):
             pass
@@ -182,16 +183,16 @@ class Store(Location, ABC):
         self._move(source, target)
 
     def _move(self, source: str, target: str) -> None:
-        # Fsspec's default mv() would treat the paths as globs.
+        # The default `mv` of fsspec would treat the paths as globs.
         if type(self.fs).mv is AbstractFileSystem.mv:
             self.fs.cp_file(source, target)
-            with suppress(OSError):  # the target exists already, and `cleanup` removes the source
+            with suppress(OSError):  # the target exists, and `cleanup` removes the source later
                 self.fs.rm_file(source)
         else:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file to a path in another directory, which is made if it does not exist."""
+        """Rename a file to a path in another directory. Create this directory if it does not exist."""
         self.move(source, target)
 
     def copy(self, source: str, target: str) -> None:
@@ -202,28 +203,29 @@ class Store(Location, ABC):
     def set_aside(self, path: str, kept: str) -> str | None:
         """Move a file to a path in another directory.
 
-        If the caller must still remove the source, return the path of the source.
+        If the store can only copy the file, return the path of the source, which the caller must remove.
         """
         self.place(path, kept)
         return None
 
     def put_back(self, kept: str, path: str) -> None:
-        """Move a file back that `set_aside` has moved."""
+        """Move a file that `set_aside` has moved back to ``path``."""
         self.place(kept, path)
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
         """Give a local file the permissions that all sources share, and the group of the first source.
 
-        What the system does not permit stays unchanged.
+        Leave unchanged what the system does not permit to change.
         """
 
     def sync_directory(self, path: str) -> None:
-        """Flush a local directory to the disk, so that renames into it survive a power cut."""
+        """Flush a local directory to the disk, so that renames into the directory survive a power cut."""
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, with one request for many files if the store supports this.
+        """Remove files. Send one request for many files if the store supports such requests.
 
-        Missing files are ignored. Directories that become empty are also removed, up to the root.
+        Missing files are ignored. Directories below the root that become empty are removed together with the
+        files.
         """
         found = list(paths)
         self.refuse_links(found)
@@ -235,7 +237,7 @@ class Store(Location, ABC):
         self.remove_empty({parent_of(path) for path in paths})
 
     def remove_file(self, path: str) -> None:
-        """Remove a file, but not its directory. A missing file is ignored."""
+        """Remove a file, but not the directory of the file. A missing file is ignored."""
         self.refuse_links([path])
         with suppress(FileNotFoundError):
             self.fs.rm_file(path)
@@ -254,16 +256,16 @@ class Store(Location, ABC):
         self.remove_empty({path, *directories})
 
     def remove_empty(self, directories: set[str]) -> None:
-        """Remove empty directories and all parents that become empty, up to the root.
+        """Remove empty directories, and all parents that become empty, up to the root.
 
-        On object stores and on HDFS, do nothing.
+        Do nothing on object stores and on HDFS.
         """
 
 
 class RenamingStore(Store):
     """A remote filesystem that can rename a file in one step.
 
-    A new file is written under a temporary name in its directory, and then renamed.
+    A new file is written under a temporary name in its final directory, and then renamed.
     """
 
     @contextmanager
@@ -275,7 +277,7 @@ class RenamingStore(Store):
                 if durable:
                     self._sync(file)
             self.move(temporary, path)
-        except BaseException:  # also on KeyboardInterrupt, so that no incomplete file remains
+        except BaseException:  # even on KeyboardInterrupt, so that no incomplete file remains
             # A failure to remove the incomplete file is not raised, because the first failure is raised.
             with suppress(Exception):
                 self.remove_file(temporary)
@@ -320,10 +322,10 @@ class RenamingStore(Store):
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
-        """Call a function that creates a file in a directory, and make the directory if it does not exist.
+        """Call a function that creates a file in a directory. Create the directory if it does not exist.
 
-        Other writes may remove the directory as long as it is empty. The function is then called again,
-        unless the ``source`` of the file is missing.
+        Another write may remove the directory as long as the directory is empty. The function is then called
+        again, unless the ``source`` of the file is missing.
         """
         failures = 0
         while True:
@@ -342,12 +344,12 @@ class RenamingStore(Store):
             while directory.startswith(self.join("")):
                 try:
                     self.fs.rmdir(directory)
-                except OSError:  # the directory is not empty, or was already removed
+                except OSError:  # the directory is not empty, or another process removed it
                     break
                 directory = parent_of(directory)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
-        # The info in a buffered file may come from an old listing.
+        # The info that a buffered file of fsspec contains may come from an old listing.
         return {} if isinstance(file, AbstractBufferedFile) else super()._details(file, path, expected)
 
 
@@ -360,7 +362,7 @@ class LocalStore(RenamingStore):
 
     @property
     def _is_plain(self) -> bool:
-        """True if fsspec adds nothing to the functions of the system, which are much faster."""
+        """True if the functions of the system, which are much faster, can replace the methods of fsspec."""
         return type(self.fs) is LocalFileSystem
 
     def public(self, path: str | None = None) -> str:
@@ -407,7 +409,7 @@ class LocalStore(RenamingStore):
             os.link(source, target)
         except FileExistsError:
             raise
-        except OSError:  # a disk without hard links
+        except OSError:  # the disk has no hard links
             return False
         return True
 
@@ -456,7 +458,7 @@ class LocalStore(RenamingStore):
 
 
 class HadoopStore(RenamingStore):
-    """HDFS, whose `rmdir` also removes the files in a directory."""
+    """HDFS, whose `rmdir` removes a directory together with the files in it."""
 
     def _remove_tree(self, path: str) -> None:
         self.fs.rmdir(path)
@@ -468,7 +470,7 @@ class HadoopStore(RenamingStore):
 class UploadingStore(Store):
     """An object store: an upload becomes visible only when it is complete, and a rename is a copy.
 
-    There are no directories. The root of the filesystem contains only buckets.
+    An object store has no directories. The root of the filesystem contains only buckets.
     """
 
     stages_files = False
@@ -478,12 +480,13 @@ class UploadingStore(Store):
 
     @contextmanager
     def _create(self, path: str, durable: bool) -> Iterator[BinaryIO]:
-        # A file that is smaller than a block needs one request, and a longer file needs one for each block.
+        # A file that is smaller than a block needs one request. A larger file needs at least one request for
+        # each block.
         file = self.fs.open(path, "wb", block_size=REQUEST_BYTES)
         try:
             yield file
             file.close()
-        except BaseException:  # also on KeyboardInterrupt, so that no incomplete upload remains
+        except BaseException:  # even on KeyboardInterrupt, so that no incomplete upload remains
             # A failure to remove the incomplete file is not raised, because the first failure is raised.
             with suppress(Exception):
                 file.discard()
@@ -506,8 +509,8 @@ class UploadingStore(Store):
         return path
 
     def put_back(self, kept: str, path: str) -> None:
-        # The kept file stays until its versions expire. Otherwise a process that moves the file in the other
-        # direction could delete its source late, and the file would be lost.
+        # The file at ``kept`` stays until its versions expire. Otherwise, a process that moves the file from
+        # ``path`` to ``kept`` could delete the source late, and the file would be lost.
         if self.fs.exists(kept) and not self.fs.exists(path):
             self.copy(kept, path)
 
@@ -528,15 +531,15 @@ class UploadingStore(Store):
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
         if not expected.is_read_at_once:
             return super()._open_file(path, expected)
-        # `open` would ask for the size first. One byte more than expected is read, so that a longer file is
-        # noticed.
+        # The `open` of fsspec would first request the size. Reading one byte more than expected detects a
+        # larger file.
         return io.BytesIO(self._read_ranges([(path, 0, (expected.size or 0) + 1)])[0])
 
 
 class FoundFiles:
-    """The files below a directory of a store, which one listing has found.
+    """The files that one listing has found below a directory of a store.
 
-    On an object store, a listing takes one request for each thousand files.
+    On an object store, a listing sends one request for each thousand files.
 
     Parameters
     ----------
@@ -568,7 +571,7 @@ class FoundFiles:
 
 
 def _temporary_name(path: str) -> str:
-    """Return the path of the temporary file for a new file, without the random end of the name."""
+    """Return the path of the temporary file for a new file, without the random end of the temporary name."""
     return f"{parent_of(path)}/.{name_of(path)}"
 
 
@@ -579,7 +582,7 @@ class Upload(NamedTuple):
 
 
 def unfinished_uploads(store: Store) -> list[Upload]:
-    """List the unfinished multipart uploads below the root, which only S3 has."""
+    """List the unfinished multipart uploads below the root. Only S3 has multipart uploads."""
     if not hasattr(store.fs, "call_s3"):
         return []
     bucket, _, key = store.join("").partition("/")

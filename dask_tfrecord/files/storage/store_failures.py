@@ -1,7 +1,7 @@
 """Turn failures of stores into errors that say what to check, and keep secrets out of all errors.
 
 `redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
-and the functions that run in tasks. A function without this decorator may raise exceptions of a store
+and the functions that run in tasks. A function without the decorator may raise exceptions of a store
 unchanged. The module knows the names of the exceptions of the stores' libraries, but imports none of these
 libraries.
 """
@@ -64,8 +64,8 @@ _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, Timeou
 
 
 def store_failure(error: BaseException, place: str | None) -> Exception | None:
-    """Return the error to raise for a failure of a remote store, or None for any other error. ``place`` is a
-    path without credentials.
+    """Return the error to raise for a failure of a remote store, or None if ``error`` is no such failure.
+    ``place`` is a path without credentials.
     """
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
@@ -113,7 +113,7 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
 
 
 def _azure_refusal(error: Any, place: str | None) -> OSError | None:
-    """Return an error that names the path if Azure refused a request; None if a file has changed."""
+    """Return an error that names the path if Azure refused a request. Return None if a file has changed."""
     status = getattr(error, "status_code", None)
     if status == HTTPStatus.PRECONDITION_FAILED:
         return None
@@ -137,15 +137,16 @@ def _endpoint(error: BaseException) -> str:
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    # Exceptions of aiohttp have the attributes host and port. Exceptions of Azure wrap one of aiohttp.
+    # Exceptions of aiohttp have the attributes host and port. Exceptions of Azure wrap an exception of
+    # aiohttp.
     error = getattr(error, "inner_exception", None) or error
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     return f"{host}:{port}" if isinstance(host, str) and port else ""
 
 
 def place_of(arguments: Iterable[Any]) -> str | None:
-    """Return the remote path, or the root of the remote store, among a function's arguments. Return None for
-    a local path.
+    """Return the remote path, or the root of the remote store, among a function's arguments. Return None if
+    the arguments contain a local path or no path.
     """
     for argument in arguments:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
@@ -162,7 +163,7 @@ def place_of(arguments: Iterable[Any]) -> str | None:
 
 
 def is_precondition_failure(error: OSError) -> bool:
-    """Return True for S3's answer that the object exists. s3fs recognises only the answer of AWS."""
+    """Return True for S3's answer that the object exists. s3fs recognises this answer only if AWS sent it."""
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
@@ -177,13 +178,13 @@ _SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|
 # The names of storage options, headers and query parameters whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
-# Values that are not secret in an option with a secret name, because they are keywords of a filesystem.
+# Values that are not secret, even in an option with a secret name, because they are keywords of a filesystem.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
 
 def _user_patterns(ends: str) -> list[re.Pattern[str]]:
-    """Return the patterns of the users and passwords in URLs. In all patterns, the first group is the text
-    before the user, and the second group is the user and the password.
+    """Return the patterns of the users and passwords in URLs. In each pattern, the first group matches the
+    text before the user, and the second group matches the user and the password.
 
     A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. Therefore a
     user and a password end at the last `@`, unless the text before the first `/` is a host. The characters
@@ -208,23 +209,24 @@ def _user_patterns(ends: str) -> list[re.Pattern[str]]:
     return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
 
 
-# The users and passwords in URLs that are part of a text, and in a text that is a URL.
+# The patterns for URLs that are part of a text, and for a text that is a URL.
 _USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
 _USER_OF_URL = _user_patterns("\n")
 
-# The query of a URL that has a parameter with a secret name.
+# Matches a URL whose query contains a parameter with a secret name.
 _QUERY = re.compile(
     rf"([a-z][a-z0-9+.-]{{0,15}}://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
     re.IGNORECASE,
 )
 
-# A secret with fewer characters is hidden only as a whole word, because it may be part of harmless words.
+# A secret with fewer characters than this is hidden only as a whole word, because harmless words may contain
+# the same characters.
 _SHORT = 6
 
 
 def without_credentials(text: str) -> str:
     """Return a text whose URLs have no user, no password and no query with a secret parameter."""
-    if "://" not in text:  # this is true of most paths, and much faster to check than the patterns
+    if "://" not in text:  # most paths end here, because this test is much faster than the patterns
         return text
     for pattern in _USERS_IN_TEXT:
         text = pattern.sub(r"\1", text)
@@ -232,7 +234,7 @@ def without_credentials(text: str) -> str:
 
 
 def secrets_of(*places: Any) -> frozenset[str]:
-    """Return the secrets in paths, in storage options, and in objects that hold a store or a filesystem."""
+    """Return the secrets in paths, storage options, and objects that contain a store or a filesystem."""
     found = set(_secrets(places, set()))
     found |= {
         change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
@@ -241,7 +243,7 @@ def secrets_of(*places: Any) -> frozenset[str]:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """Replace these secrets in a text by "***", and remove the credentials from its URLs."""
+    """Replace secrets in a text by "***", and remove the credentials from URLs in the text."""
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) < _SHORT:
@@ -277,9 +279,9 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path, the endpoint and what to check. An
-    exception that shows a secret is replaced by an exception without the secret, the cause and the context.
-    The replacement has the same class if the class is built-in or belongs to this library. Otherwise, the
-    class of the replacement is the built-in base class.
+    exception that contains a secret is replaced by an exception without the secret, the cause and the
+    context. If the class of the exception is built-in or belongs to this library, the replacement has the
+    same class. For any other exception, the class of the replacement is the built-in base class.
     """
 
     @wraps(function)
@@ -293,7 +295,7 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
                 drop_frames(error)
                 raise
         try:
-            raise safe  # raised outside of the handler, so that the original exception is not the context
+            raise safe  # outside of the handler, so that the original exception is not the context
         finally:
             del safe
 
@@ -337,7 +339,7 @@ def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iter
         wrapped = vars(place).get("fs")
         yield from _secrets((arguments, place.storage_options, wrapped), seen, depth=depth + 1)
     elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
-        # The arguments of a pyarrow filesystem may contain secrets.
+        # The arguments with which a pyarrow filesystem was created may contain secrets.
         yield from _secrets(place.__reduce__()[1:], seen, depth=depth + 1)
     elif name or type(place).__module__.startswith(("dask_tfrecord.", "pyarrow.")):
         seen.add(id(place))
@@ -352,8 +354,8 @@ def is_secret_name(key: object) -> bool:
 def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
         yield text
-        yield text.rpartition(" ")[2]  # the token in the value of a header such as "Bearer ..."
-        # The secrets in a connection string or in a SAS token of Azure
+        yield text.rpartition(" ")[2]  # the token of a header value such as "Bearer ..."
+        # A connection string or a SAS token of Azure contains secrets in fields such as "sig=...".
         fields = (field.partition("=") for field in re.split("[;&?]", text))
         yield from (value for key, _, value in fields if is_secret_name(key))
     for url in re.split("::(?=[A-Za-z])", text):
@@ -362,12 +364,12 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         found = next(filter(None, (pattern.match(url) for pattern in _USER_OF_URL)), None)
         user = found[2] if found else ""
         is_web = url.lower().startswith(("http:", "https:"))
-        # A user name without a password is not secret, but over HTTP it may be a token.
+        # A user name without a password is not secret, but in an HTTP URL the user name may be a token.
         if ":" in user or is_web:
             password = user.partition(":")[2] or user
             yield from (user, password)
-            # A library may mistake a part of the password for the port or the path, and show this part in an
-            # error.
+            # A library may mistake a part of the password for the port or the path, and then show this part
+            # in an error.
             yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
             query = url[found.end() if found else 0 :].partition("?")[2]
