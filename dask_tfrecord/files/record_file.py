@@ -204,7 +204,8 @@ class RecordFile(NamedTuple):
         split, data = self.split, None
         is_plain = split.file.compression is None and split.start.offset == split.start.content
         if allocate and is_plain and not self.store.is_remote and self.options.compression in ("infer", None):
-            data = self.read_stored(allocate(split.stored_bytes))  # reading through a window takes 5/4 of the time
+            # Reading through a window would take 5/4 of the time.
+            data = self.read_stored(allocate(split.stored_bytes))
         if data is None or not is_frame(bytes(data[:HEADER_BYTES])):
             size = max(WINDOW_BYTES, content_bytes(split) + 1)
             try:
