@@ -438,8 +438,8 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
     try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
-        # This loop waits for an interrupt, which the server's own method of waiting would not notice. A wait
-        # without a time limit would not notice an interrupt just before the wait.
+        # Wait in a loop that Ctrl+C interrupts. The server's own method of waiting ignores Ctrl+C, and a wait
+        # without a time limit ignores Ctrl+C just before the wait.
         while not threading.Event().wait(1):
             pass
     finally:

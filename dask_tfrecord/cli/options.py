@@ -151,7 +151,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _storage_option(text: str) -> tuple[str, Any]:
-    """Parse a storage option. Values are JSON, except for secrets, because a secret may consist of digits."""
+    """Parse a storage option. Values are JSON. Secrets stay text, even if they consist of digits."""
     name, value = _pair(text)
     is_secret = hide_secrets(value, {name: value}) != value
     if not is_secret or value.startswith(("{", "[")):

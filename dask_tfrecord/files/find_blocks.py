@@ -31,8 +31,8 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
 
-# Type of a callable that calls a function with each argument, possibly in parallel, and returns the results
-# in order.
+# The type of a function like `map`, which applies a function to each argument, possibly in parallel. The
+# results are in the order of the arguments.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 # The smallest range of a file, in bytes, for which a separate scan task is worth the overhead of a task.

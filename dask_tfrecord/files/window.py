@@ -33,7 +33,7 @@ Allocate = Callable[[int], memoryview]
 # The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
 
-# The bytes that a read adds to a buffer begin at a multiple of this number. Copying a file's bytes to an
+# Each read stores its bytes at an address that is a multiple of this number. Copying a file's bytes to an
 # aligned address takes the system only 4/5 of the time.
 _ALIGNMENT = 64
 

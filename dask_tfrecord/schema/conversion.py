@@ -42,10 +42,10 @@ _ZONED = "timestamp with a time zone"
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Convert an Arrow array to another type. Raise if the conversion would change a value.
 
-    If ``rounded`` is True, floats and decimals are rounded to the nearest float of the type. If ``rounded``
-    is False, a value that would be rounded raises RoundedError. Any other value that would change raises
-    MisfitError, which contains the row of the value. If Arrow cannot convert between the types, pyarrow
-    raises an exception.
+    If ``rounded`` is True, floats and decimals are rounded to the nearest float of the type. If
+    ``rounded`` is False, a value that would be rounded raises RoundedError. If the conversion would
+    change any other value, raise MisfitError with the row index of the value. If Arrow cannot convert
+    between the types, pyarrow raises an exception.
     """
     if array.type == type_:
         return array

@@ -33,7 +33,7 @@ from dask_tfrecord.files.storage.store import Store
 
 
 def restore_version(store: Store, version: int) -> Snapshot:
-    """Commit the files, columns and all other properties of an older version again.
+    """Commit a new version with the files, columns and all other properties of an older version.
 
     If ``version`` is the newest version, commit nothing. Return the newest snapshot. Raise the errors of
     `snapshot_of_version`. Raise ConcurrentWriteError if another write changes the rows of the dataset at the

@@ -88,7 +88,7 @@ class ColumnReads:
         self._used = every.select(sorted(used))
         self._needed = self._wanted if partition.filters is None else self._used
         self._stored: dict[Split, StoredRows] = {}
-        self._reasons: dict[Split, str] = {}  # maps a split to the reason to decode the records
+        self._reasons: dict[Split, str] = {}  # maps each split to why the records must be decoded
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
         for group in self.groups:

@@ -188,7 +188,7 @@ def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
     """Correct the inferred record type of a sample if the given types require another record type."""
     nested = any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(types).values())
-    # The given types show that the user knows the features.
+    # The user gave types, and so knows that the records contain features.
     if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")
         nested = nested or any(feature.feature_list for feature in sample.features)
@@ -351,7 +351,7 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
 def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaError:
     """Extend the error about one value, so that the error names all columns of the split that do not fit.
 
-    If possible, one remedy of the new error corrects all of these columns. To find the columns, the function
+    If possible, the new error suggests one remedy for all of these columns. To find the columns, the function
     reads all records of the split a second time.
     """
     schema, options, allowed = reader.schema, reader.options, reader.known

@@ -209,7 +209,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Commit:
-    """A version of a dataset that a write or a method of `Dataset` has committed.
+    """A version that a write or a method of `Dataset` has committed.
 
     After a dry run, or if there was nothing to commit, the version is the newest version.
 

@@ -341,7 +341,7 @@ def _column_error(problem: str, name: str, advice: str, remedies: Sequence[Remed
 
 
 def _partition_values(store: Store, files: FileList, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    """Parse the partition values of each file of other tools from the names of the file's directories."""
+    """For each file that another tool wrote, parse the partition values from the directory names."""
     directories = [*map(parent_of, files.names)]
     expected = [item.name for item in partitioning]
     for directory, path in dict(zip(directories, files.paths, strict=True)).items():

@@ -178,7 +178,7 @@ _TFRECORD_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# A part of the names of TensorBoard's event files, which consist of records but are never a dataset.
+# The names of TensorBoard's event files contain this text. The files consist of records, but form no dataset.
 _EVENTS = "tfevents"
 
 

@@ -425,7 +425,8 @@ class Group(NamedTuple):
 
     ``replaced`` contains the path and the CRC-32C of each replaced file, in the order of the dataset. A file
     with another CRC-32C is another file. ``added`` contains the paths of the new files, which store all or
-    some rows of the replaced files. If there are no new files, the commit drops the replaced files.
+    some rows of the replaced files. If ``added`` is empty, the commit removes the replaced files from the
+    dataset, and adds no files.
     """
 
     replaced: tuple[Identity, ...]

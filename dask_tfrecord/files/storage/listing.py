@@ -121,12 +121,13 @@ _MANY = 64
 class Listing(NamedTuple):
     """The files that paths, globs and directories specify.
 
-    The root of ``store`` is the first path. ``files`` are in row order. ``base`` is the path of the directory
-    if the caller passed a single directory, and otherwise "". Directory names in ``base`` itself are not
-    partition directories. ``spelled_out`` contains the files that the caller passed by their full names.
-    ``counts`` contains the number of files for each passed path. ``described`` contains the directories with
-    a file in which TensorFlow Datasets describes a dataset. ``globs`` contains an element for each passed
-    path: the path if it is a glob, "" for a directory, and None for a file.
+    The root of ``store`` is the first of the paths that the caller passed. ``files`` are in row order.
+    ``base`` is the path of the directory if the caller passed a single directory, and otherwise "".
+    Directory names in ``base`` itself are not partition directories. ``spelled_out`` contains the files
+    that the caller passed by their full names. ``counts`` contains the number of files for each passed
+    path. ``described`` contains the directories with a file in which TensorFlow Datasets describes a
+    dataset. ``globs`` contains an element for each passed path: the path if it is a glob, "" for a
+    directory, and None for a file.
     """
 
     store: Store

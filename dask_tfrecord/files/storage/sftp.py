@@ -17,8 +17,8 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from fsspec.utils import infer_storage_options
 from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 
-# A server counts as lost if it does not answer within this many seconds: while connecting, and to one
-# request.
+# The time limits in seconds for a connection and for each request. A server that exceeds a limit counts as
+# lost.
 _CONNECT, _ANSWER = 10, 60
 
 # The largest size in bytes of one request or answer, and of all requests that are sent together. A thread
