@@ -161,7 +161,10 @@ def row_shape(type_: pa.DataType) -> list[int] | None:
 
 
 def value_type(type_: pa.DataType) -> pa.DataType:
-    """Return the value type of a dictionary type. Return any other type unchanged."""
+    """Return the value type of a dictionary type. Return any other type unchanged.
+
+    Statistics, partition values and filters use the value type of a column.
+    """
     return type_.value_type if types.is_dictionary(type_) else type_
 
 
