@@ -163,7 +163,7 @@ class NumberedRows:
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-        """Call a function with all parts, or in Dask tasks with several parts each. Join the results."""
+        """Call a function once with all parts, or in Dask tasks, each with some parts. Join the results."""
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)
         tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]

@@ -226,14 +226,15 @@ class Writer:
         ------
         SchemaError
             If the columns of the rows differ from those of the dataset, or if a value does not fit its
-            column. The call then adds no row. If the call commits, it can also raise the errors of `commit`.
+            column. A call that raises this error adds no row. If the call commits, it can also raise the
+            errors of `commit`.
         OSError
             If the rows cannot be stored, for example because the disk is full. All rows of the call then wait
             in memory. Call `commit` to try again. Until `commit` succeeds, `write` raises, so that no row is
             added twice.
         TFRecordError
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
-            stored. The call then adds no row.
+            stored. A call that raises this error adds no row.
         """
         with self._lock:
             self._check_open()

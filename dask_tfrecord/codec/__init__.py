@@ -444,9 +444,9 @@ def scan(
 class FoundRecord(NamedTuple):
     """The result of `find_record`.
 
-    If ``proven`` is True, a record of ``size`` bytes starts at ``offset``. Otherwise, no record starts before
-    ``offset``, and if ``size`` is not 0, a record may start at ``offset``. To decide whether a record starts
-    at ``offset``, the search needs ``size`` + 12 bytes from ``offset`` on.
+    If ``proven`` is True, a record of ``size`` bytes starts at ``offset``. Otherwise, no record was
+    found: no record starts before ``offset``. If ``size`` is not 0, a record may start at ``offset``. To
+    decide whether a record starts at ``offset``, the search needs ``size`` + 12 bytes from ``offset`` on.
     """
 
     offset: int

@@ -378,7 +378,7 @@ class _RecordStream:
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` with the path, and with the row's index before sorting."""
+        """Copy an error that `take` raised. Add the path, and the index that the row had before sorting."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error

@@ -225,8 +225,8 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
         problem = f"{name} is not valid UTF-8: {error}"
         remedy = Remedy("labels", "codes", "read the numbers of the classes")
         raise SchemaError(problem, remedy, feature=leaf.name) from None
-    # TFDS strips white space from the names, and drops empty names. Each dropped name changes the numbers of
-    # all later classes.
+    # TFDS strips white space from the names, and drops empty names. Each dropped name changes the
+    # indices of all later classes.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):
         return pa.array(names, pa.string())

@@ -49,8 +49,8 @@ STRIDES = {
     "HTTP": (every(22), every(22)),
 }
 
-# Seconds after which a client gives up if it gets no answer.
-_TIMEOUT = 1.0
+# Seconds after which a client gives up if it gets no answer. A busy server may need one second.
+_TIMEOUT = 2.0
 
 _places = count()
 
@@ -126,7 +126,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     root = tmp_path_factory.mktemp("web")
     with web_server(root) as server, fault_proxy(server.url) as proxy:
         server.pages = True
-        # The client gives up after a second if it gets no answer.
+        # The client gives up after `_TIMEOUT` if it gets no answer.
         proxied = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=_TIMEOUT)}}
         yield Remote("HTTP", {}, proxied, proxy, root)
 

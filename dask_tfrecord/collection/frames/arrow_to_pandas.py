@@ -163,8 +163,8 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
     """Return True if Arrow can convert lists of this type to NumPy arrays."""
-    # Which list types Arrow converts depends on Arrow's version. Arrow cannot list these types, so the
-    # conversion is tried.
+    # Which list types Arrow converts depends on Arrow's version. Arrow cannot say in advance which types it
+    # converts, so try the conversion.
     try:
         pa.nulls(0, type_).to_pandas()
     except pa.ArrowNotImplementedError:  # how Arrow reports that it cannot convert lists of this type

@@ -292,7 +292,7 @@ def range_of_values(field: Field, values: pa.Array) -> ColumnRange:
 
 
 def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Convert a column to a type for which Arrow's comparisons agree with comparisons of comparison keys."""
+    """Convert a column to a type that Arrow compares in the same way as comparison keys."""
     type_ = value_type(column.type)
     if pa.types.is_floating(type_):  # convert to float64, so that the key is compared without rounding
         return (

@@ -36,7 +36,7 @@ class PlannedPartition:
     options: ReadOptions
     partition_values: dict[str, pa.Array]  # each array contains the one value of all rows
     filters: Predicate | None = None
-    filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` lacks
+    filter_fields: tuple[Field, ...] = ()  # the columns of `filters` that are not in `schema`
     # The range of row indices within the partition for each of `splits`. None means that the row indices are
     # unknown, or that they are consecutive from 0.
     row_ranges: RowRanges | None = None

@@ -374,8 +374,8 @@ class Restore(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        """Move files that only the newest version lists to the directory of kept files. Move files that only
-        the older version lists back to their original paths.
+        """Move the files of only the newest version to the directory of kept files. Move the files of only
+        the older version back to their original paths.
 
         A restored file that the newest version lacks counts as new. Raise FileRemovedError if the older
         version was removed. Raise FileChangedError if the newest version lists another file at the path of a

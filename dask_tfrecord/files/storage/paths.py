@@ -75,8 +75,8 @@ def expand_braces(pattern: str) -> list[str]:
 
 def check_url(text: str) -> None:
     """Raise TFRecordError for a path or URL that fsspec or a store would silently read as another path."""
-    # In Python, the name of a local file that is not valid Unicode contains low surrogates, which
-    # `os.fsencode` encodes.
+    # Python represents bytes of a local file name that are not valid UTF-8 by low surrogates, which
+    # `os.fsencode` converts back to the bytes.
     if re.search("[\0\ud800-\udc7f\udd00-\udfff]", text):
         problem = "contains a character that no path can have, and is not a path"
         raise TFRecordError(f"{without_credentials(text)!r} {problem}")

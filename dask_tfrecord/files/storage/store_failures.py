@@ -426,7 +426,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
                 rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
             else:
                 rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # the class is a built-in exception that takes other arguments
+        except TypeError:  # a built-in class with a different constructor
             pass
         else:
             if not _shows(rebuilt, secrets):
