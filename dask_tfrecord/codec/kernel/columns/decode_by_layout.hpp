@@ -81,7 +81,7 @@ class AlikeDecoder {
   static constexpr size_t kLongestPause = 1023;  // records without batches
   static constexpr int kForgotten = 4;           // records of another layout in a row, before the layout is replaced
   static constexpr size_t kShort = 32;           // bytes that are copied without regard to the size of the value
-  // A step reads so many bytes from its start: a head of two windows, and 32 bytes of values.
+  // A step reads this many bytes from its start: a head of two windows, and 32 bytes of values.
   static constexpr ptrdiff_t kReach = 96;
 
   // Decodes up to kBatch records. Each has kReach readable bytes after its end.

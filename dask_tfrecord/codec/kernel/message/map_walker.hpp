@@ -50,7 +50,7 @@ class MapWalker {
   void forget() { table_ = KeyTable(); }
 
  private:
-  // The fast path reads so many bytes from the start of an entry: the longest head and 16 bytes of values.
+  // The fast path reads this many bytes from the start of an entry: the longest head and 16 bytes of values.
   static constexpr ptrdiff_t kReach = kHeadRoom + 16;
   static constexpr int kTries = 4;  // up to 3 absent features are skipped on the way to the next key
 

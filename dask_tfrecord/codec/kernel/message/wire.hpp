@@ -51,7 +51,7 @@ inline const uint8_t* read_tag(const uint8_t* p, const uint8_t* end, uint32_t& t
   return next && value <= UINT32_MAX && tag >> 3 ? next : nullptr;
 }
 
-// Reads a length and sets `span` to so many bytes after it, which must be inside the message.
+// Reads a length and sets `span` to this many bytes after it, which must be inside the message.
 TFR_INLINE const uint8_t* read_span(const uint8_t* p, const uint8_t* end, Span& span) {
   uint64_t n = 0;
   if (TFR_LIKELY(p < end && *p < 0x80)) {
