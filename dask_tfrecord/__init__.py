@@ -1,7 +1,7 @@
 """Read and write TFRecord files as Dask DataFrames.
 
-The main functions are `read_tfrecord` and `to_tfrecord`. Importing the package also adds both functions to
-Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
+The main functions are `read_tfrecord` and `to_tfrecord`. Importing the package adds both functions to Dask:
+as ``dask.dataframe.read_tfrecord``, and as the method ``DataFrame.to_tfrecord``.
 """
 
 import logging
@@ -53,7 +53,8 @@ __all__ = [
     "read_tfrecord",
     "to_tfrecord",
 ]
-# Without this handler, Python prints warnings to stderr if the application configures no logging.
+# Without this handler, Python prints logged warnings and errors to stderr if the application does not
+# configure logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
 

@@ -47,10 +47,11 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Validate the value of a keyword. If the value is ``unset``, use the value in Dask's configuration.
+    """Validate the value of a keyword. If the value equals ``unset``, validate the value in Dask's
+    configuration instead.
 
-    The configuration key ends with the keyword, with "-" in place of "_". An error about a configured value
-    names the configuration key.
+    The configuration key is ``dask-tfrecord.`` followed by the keyword, with "-" in place of "_". An error
+    about a configured value names the configuration key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
@@ -69,7 +70,7 @@ def keyword_or_default(
 
 
 def limit_memory_pool() -> None:
-    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes."""
+    """Limit how much memory this process keeps for later batches, as ``dask-tfrecord.memory-pool`` sets."""
     key = f"{_NAME}.memory-pool"
     configured = dask.config.get(key, default=None)
     if configured is None:
@@ -81,7 +82,7 @@ def limit_memory_pool() -> None:
         raise TFRecordError(problem, "write it as '256 MiB'") from None
 
 
-# Keywords accept these names of codecs, including TensorFlow's spellings.
+# The codec names that ``compression=`` accepts, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 ReadSchema: TypeAlias = AnySchema | PathLike
@@ -225,9 +226,9 @@ class WriteKeywords(StreamKeywords, total=False):
     compute_kwargs: dict[str, Any] | None
 
 
-# Match numbers with units, such as "1 day 12h", optionally followed by a time, such as "01:30:00".
+# Matches durations such as "1 day 12h", "01:30:00" and "1 day 01:30:00".
 _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
-# pandas 3.1 deprecates the units "d", "w", "H" and "S", and accepts "D", "W", "h" and "s" instead.
+# pandas 3.1 deprecates the units "d", "w", "H" and "S" in favour of "D", "W", "h" and "s".
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
@@ -242,7 +243,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
 
 
 def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
-    """Return the value of a keyword. Raise if the value is not one of ``known``."""
+    """Validate the value of a keyword, and return the value. Raise if the value is not one of ``known``."""
     if not isinstance(value, str | bool | None) or value not in known:
         raise _unknown(keyword, value, known)
     return value
@@ -254,7 +255,7 @@ def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordEr
 
 
 def flag(keyword: str, value: Any) -> bool:
-    """Convert a Python bool or a NumPy bool to bool. Raise for any other value."""
+    """Convert a Python bool or a NumPy bool to bool. Raise for any value that is not a bool."""
     if not isinstance(value, bool | np.bool_):
         raise _wrong(keyword, value, "True or False")
     return bool(value)
@@ -270,7 +271,9 @@ def mappings(**values: Any) -> None:
 
 
 def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options in a dict such as ``read_options=``. Raise for an option that ``known`` lacks."""
+    """Validate and copy a dict of options, such as ``read_options=``. Raise for an option that is no
+    parameter of ``known``.
+    """
     mappings(**{keyword: given})
     names = [*signature(known).parameters]
     for name in given or ():
@@ -281,7 +284,7 @@ def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, An
 
 
 def compression(value: Any, *others: str) -> Any:
-    """Return the name of a codec, or None for no codec. Accept TensorFlow's "GZIP", "ZLIB" and ""."""
+    """Return the name of a codec, or None for no codec. Accept TensorFlow's names "GZIP", "ZLIB" and ""."""
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     codec = (value.lower() or None) if isinstance(value, str) else value
     if not isinstance(codec, str | None) or codec not in known:
@@ -293,7 +296,7 @@ def names(keyword: str, value: Any) -> list[str]:
     """Convert one column name, or several column names, to a list."""
     if isinstance(value, str):
         return [value]
-    # Convert NumPy arrays, Arrow arrays and pandas indexes, which have the method `tolist`.
+    # The method `tolist` converts NumPy arrays, Arrow arrays and pandas indexes to lists.
     listed = value.tolist() if hasattr(value, "tolist") else value
     if (
         not isinstance(listed, Sequence)
@@ -386,7 +389,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
     if value is None:
         return None
     size = 0
-    if not isinstance(value, bool | np.timedelta64):  # np.timedelta64 is a subclass of NumPy's integers
+    if not isinstance(value, bool | np.timedelta64):  # np.timedelta64 is a subclass of np.signedinteger
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
@@ -402,7 +405,7 @@ def duration(keyword: str, value: Any) -> timedelta:
     is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
     if is_text or isinstance(value, timedelta):
         given = _DEPRECATED_CASE.sub(lambda unit: unit[0].swapcase(), value) if is_text else value
-        with suppress(ValueError):  # an unknown unit leads to the error at the end
+        with suppress(ValueError):  # pandas raises ValueError for an unknown unit
             found = pd.Timedelta(given)
             if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return found.to_pytimedelta()
@@ -412,7 +415,7 @@ def duration(keyword: str, value: Any) -> timedelta:
 
 
 def record_limit(value: Any) -> int:
-    """Return ``max_record_bytes=`` in bytes. Raise above 2 GiB - 1 byte, protobuf's limit for a message."""
+    """Return ``max_record_bytes=`` in bytes. Raise if the limit exceeds protobuf's 2 GiB - 1 byte."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
         raise _wrong(

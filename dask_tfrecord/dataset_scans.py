@@ -105,7 +105,8 @@ def _described(
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
         dataset = open_path(path, request, compute_each=each)
-        if SPLIT in dataset.partition_values:  # only a description of splits can omit files of the directory
+        # Only a description that lists splits can omit files of the directory.
+        if SPLIT in dataset.partition_values:
             _refuse_undescribed_files(store, dataset)
         return full_scan.create_snapshot(dataset, each)
     except TFRecordError as error:
@@ -128,7 +129,7 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     try:
         files, others = visibility.listed_and_others(store, snapshot)
-    except CorruptRecordError:  # a file is missing, or its size differs from the snapshot
+    except CorruptRecordError:  # a file is missing, or has a different size than in the snapshot
         return True
     return bool(others) or files["file_records"].null_count > 0
 
@@ -183,7 +184,7 @@ def _verify_files(store: Store, files: FileList, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map the path of each data file to the differences between its column file and its records, or to ""."""
+    """Map each data file's path to a text: how its column file differs from its records, or ""."""
     entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)

@@ -33,7 +33,7 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 
-# To detect the codecs of a dataset, read this many bytes at the start of about this many files.
+# To detect a dataset's codecs, read the first `_HEAD_BYTES` bytes of about `_DETECTED_FILES` files.
 _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
@@ -49,7 +49,8 @@ class Facts(OpenedPath):
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
-        except (TFRecordError, NotFoundError) as error:  # the repr of a damaged dataset must not raise
+        # The repr of a damaged dataset must not raise an error.
+        except (TFRecordError, NotFoundError) as error:
             return f"Dataset({error})"
 
     def _repr_html_(self) -> str:
@@ -80,7 +81,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def _selected(self) -> Schema:
-        """The columns that were requested when the path was opened, in this order, or all columns."""
+        """The columns requested when the path was opened, in the requested order; by default, all columns."""
         return self.columns_of(self._plan_of_files)
 
     @property
@@ -102,7 +103,7 @@ class Facts(OpenedPath):
     def num_rows(self) -> int | None:
         """The number of rows that pass the filters, or None if counting the rows requires reading the files.
 
-        If the value is None, `count_rows` reads the files to count the rows.
+        If ``num_rows`` is None, `count_rows` reads the files to count the rows.
         """
         return None if self._rows.null_count else _sum(self._rows)
 
@@ -115,7 +116,7 @@ class Facts(OpenedPath):
     def kept_bytes(self) -> int:
         """The stored size in bytes of the replaced files that only earlier versions need.
 
-        `Dataset.expire` removes these files after it has expired the earlier versions.
+        `Dataset.expire` first expires the earlier versions, and then removes the files that only they need.
         """
         plan = self._opened()
         return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])
@@ -124,7 +125,7 @@ class Facts(OpenedPath):
     def files(self) -> pa.Table:
         """The data files in which a row may pass the filters, in row order.
 
-        The columns are ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
+        The table has the columns ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
         """
         paths = self._plan_of_files.store.public_paths(self._files.paths)
         sizes = self._files["bytes"]
@@ -135,7 +136,7 @@ class Facts(OpenedPath):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The ``custom_metadata`` of this version. The dict is empty if the path has no snapshot."""
+        """The ``custom_metadata`` of this version. If the path has no snapshot, the dict is empty."""
         plan = self._opened()
         if plan.version is None:
             return {}
@@ -160,7 +161,8 @@ class Facts(OpenedPath):
     def splits(self) -> dict[str, int | None]:
         """Map the name of each split to the number of its rows, or to None if this number is unknown.
 
-        The splits are the values of the partition column ``split``. Without this column, the dict is empty.
+        The splits are the values of the partition column ``split``. Without a partition column ``split``, the
+        dict is empty.
         """
         if SPLIT not in self._plan_of_files.partition_values:
             return {}
@@ -183,8 +185,8 @@ class Facts(OpenedPath):
         The rows for the fields of a struct column follow the row for the column. The columns of the table are
         ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
         ``nulls``, ``min`` and ``max`` (of the values, or of the values in lists), ``min_length`` and
-        ``max_length`` (of lists). Statistics come from the snapshot. Unknown values are None, for example if
-        filters exclude an unknown part of a file.
+        ``max_length`` (of lists). Statistics come from the snapshot. A statistic is None if unknown, for
+        example if filters exclude an unknown part of a file.
         """
         rows = [self._column(one) for item in self._selected.fields for one in item.family]
         names = [one.name for item in self._selected.fields for one in item.family]
@@ -193,7 +195,8 @@ class Facts(OpenedPath):
     @cached_property
     def _rows(self) -> pa.Array:
         """For each file, the number of rows that pass the filters, or null if this number is unknown."""
-        return self._plan_of_files.counts[: len(self._files)]  # a plan without files has one empty partition
+        # A plan without files contains one empty partition.
+        return self._plan_of_files.counts[: len(self._files)]
 
     def _column(self, item: Field) -> "ColumnStatistics":
         counts, values = self._rows, self._plan_of_files.partition_values.get(item.name)
@@ -236,7 +239,9 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest value of ``low`` and the greatest value of ``high``, each None without values."""
+    """Return the smallest value of ``low`` and the greatest value of ``high``, or None if there are only
+    nulls.
+    """
     lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
     return min(lows, default=None), max(highs, default=None)
 
@@ -244,7 +249,7 @@ def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
 # The text of an explanation lists at most this many files.
 _MOST_LINES = 40
 
-# Match the id of a run in a file name, which the text of an explanation omits.
+# Matches the id of a run in a file name. The text of an explanation omits the ids of runs.
 _RUN_ID = re.compile(r"(?<=part-)[0-9a-f]{32}")
 
 _HEAD = ("partition", "file", "read", "data bytes", "column bytes", "stored bytes", "rule")
@@ -298,9 +303,9 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
     for plan, numbers, parts in planned_reads(collection.expr):
-        plan.is_unchanged(chain.from_iterable(numbers))  # raises if a file has changed
+        plan.is_unchanged(chain.from_iterable(numbers))  # this call raises an error if a file has changed
         title = f"{plan.store.public()}: explain"
-        # Explain a read of only one task in this process.
+        # If a read has only one task, explain the read in this process.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
         left_out += _left_out(plan, numbers, parts)

@@ -1,13 +1,14 @@
 """Define the exceptions and warnings of this library.
 
 An error states what is wrong, where, and what to do. The code that detects a problem sets the fields that it
-knows, such as ``record``. The callers of this code add missing fields, such as the path, with the context
-manager `located`. Public functions add the path and their own name. An error that a worker raises reaches the
-client with all fields.
+knows, such as ``record``. Callers add missing fields, such as the path, with the context manager `located`.
+Public functions add the path, and the name of the function, to an error. An error that a worker raises
+reaches the client with all fields.
 
 If an argument would solve the problem, the error suggests this argument as a :class:`Remedy`. The remedies
-that several errors share are defined at the end of this module. The message shows the remedies that the
-called function or command accepts. For other remedies, the message names the function that accepts them.
+that several errors share are defined at the end of this module. An error message shows the remedies that the
+called function or command accepts. For a remedy that the called function does not accept, the message names a
+function that accepts it.
 """
 
 import json
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 READ = "read_tfrecord"
 OPEN = "open_dataset"
 
-# Maps each function that errors may name to the keywords that the function accepts. The decorator
-# `public_function` fills in the keywords.
+# For each function that errors may name, this dict contains the keywords that the function accepts. The
+# decorator `public_function` fills in the keywords.
 KEYWORDS: dict[str, Collection[str]] = {READ: (), OPEN: (), "to_tfrecord": (), "Writer": ()}
 
 
@@ -43,7 +44,7 @@ class Remedy(NamedTuple):
         The value to pass, such as ``"skip"``.
     effect : str
         What passing the argument does, as an infinitive, such as ``"read all other records"``. An empty
-        string means that this remedy and the next remedy must be passed together.
+        ``effect`` means that this remedy and the next remedy must be passed together.
     """
 
     keyword: str
@@ -96,9 +97,9 @@ class TFRecordError(ValueError):
         What the user can do. A str becomes ``advice``, a `Call` is added to ``calls``, a `Remedy` is added to
         ``remedies``, and None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials. If None, the called public
-        function sets ``path`` to the path argument of the call. In an error about a keyword, ``path`` stays
-        None.
+        The file or directory that the error is about, without credentials. If ``path`` is None, the called
+        public function sets ``path`` to the path argument of the call. In an error about a keyword, ``path``
+        stays None.
     record : int, optional
         Index of the record in its file, counted from 0. In an error of a write, the index of the row in its
         partition.
@@ -107,26 +108,26 @@ class TFRecordError(ValueError):
     feature : str, optional
         Name of the feature or column that the error is about.
     advice : str, optional
-        The text that says what the user can do, apart from passing an argument.
+        The text that says what the user can do, apart from passing an argument or calling a function.
     calls : sequence of Call
         Calls of other functions that avoid the error.
     remedies : sequence of Remedy
         The arguments that avoid the error, each with a keyword, a value and an effect. The function that
-        raised the error accepts each of these arguments.
+        raised the error accepts all of these remedies.
     function : str, optional
-        The public function that accepts the remedies. None means the called function. For remedies that the
-        called function does not accept, None means `read_tfrecord` or `open_dataset`. An empty string means
-        that only the called function accepts the remedies.
+        The public function that accepts the remedies. If ``function`` is None, the called function accepts
+        the remedies. For remedies that the called function does not accept, None selects `read_tfrecord` or
+        `open_dataset`. If ``function`` is an empty string, only the called function accepts the remedies.
     keyword : str, optional
-        The keyword that the problem is about. If None and ``problem`` begins with a keyword of the called
-        function and ``=``, the called function sets ``keyword`` to this keyword.
+        The keyword that the problem is about. If ``keyword`` is None and ``problem`` begins with a keyword of
+        the called function and ``=``, the called function sets ``keyword`` to that keyword.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
     Attributes
     ----------
     other_remedies : tuple of Remedy
-        Arguments that avoid the error, but that the function that raised the error does not accept.
+        Arguments that would avoid the error, but that are not accepted by the function that raised the error.
     called : str, optional
         The name of the public function that raised the error, or None if a task raised the error.
 
@@ -175,8 +176,8 @@ class TFRecordError(ValueError):
     def __str__(self) -> str:
         return self.rendered()
 
-    # This method must not be named `message`. If an exception class has an attribute `message`, PyTorch
-    # passes the text of a worker's error to the constructor as the parameter `message`.
+    # Do not name this method `message`: if an exception class has an attribute `message`, PyTorch passes the
+    # text of a worker's error to the constructor as the parameter `message`.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
         """Return the error message. ``argument`` formats each remedy, and ``call`` formats each call."""
         where = [self.path] if self.path is not None else []
@@ -187,8 +188,8 @@ class TFRecordError(ValueError):
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
         actions = _actions(self, call)
         if self.remedies:
-            # compute() raises the errors of tasks but does not accept the remedies, so the message names
-            # read_tfrecord.
+            # `compute()` raises the errors of tasks but does not accept the suggested arguments, so the
+            # message names `read_tfrecord`.
             to = " to read_tfrecord" if self.called is None and self.function in (None, READ) else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
@@ -215,8 +216,8 @@ class TFRecordError(ValueError):
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
         """Set the name of the public function or command that raises this error, and return the error.
 
-        ``accepts`` returns True for a remedy that this function or command accepts. Remedies that only
-        ``self.function`` accepts become `other_remedies`. All other remedies are dropped.
+        ``accepts`` returns True for a remedy that the named function or command accepts. Remedies that only
+        ``self.function`` accepts become `other_remedies`. Remedies that neither function accepts are dropped.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
@@ -264,7 +265,7 @@ class NotFoundError(FileNotFoundError):
     problem : str
         The text that says what is missing, and where.
     advice : str, optional
-        The text that says what the user can do, apart from a call.
+        The text that says what the user can do, apart from calling a function.
     calls : sequence of Call
         Calls of functions that avoid the error.
 
@@ -333,7 +334,8 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-# These names mean the same type in Arrow, NumPy and pandas. Callers may pass the names in place of types.
+# Each of these names means the same type in Arrow, NumPy and pandas. Callers may pass these names instead of
+# types.
 TYPE_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
@@ -388,7 +390,7 @@ class RemedyWarning(UserWarning):
     problem : str
         The text that says what may be wrong.
     remedies : sequence of Remedy
-        Arguments that avoid the warning. Each of these arguments is sufficient.
+        Arguments that avoid the warning. Passing one of the remedies is sufficient.
     """
 
     def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
@@ -438,11 +440,11 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 def check_instance(name: str, value: object, *types: type) -> None:
     """Raise TFRecordError if the value of an argument is not an instance of one of the types."""
-    # A NumPy array without dimensions has the method `__iter__`, but the method raises.
+    # A NumPy array without dimensions has the method `__iter__`, but calling the method raises an error.
     is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
     if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)
-        # The message does not show the value, which may contain credentials.
+        # Do not show the value in the message, because the value may contain credentials.
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")
 
 
@@ -473,7 +475,7 @@ class ConcurrentWriteError(DestinationError):
     """Signal that another write committed to the destination after this write was planned."""
 
 
-# Several errors share these remedies.
+# Each of these remedies is suggested by several errors.
 DROP_INDEX = Remedy("write_index", False, "drop the index")
 IGNORE_DIRECTORIES = Remedy("hive", False, "ignore the names of the directories")
 IGNORE_FEATURES = Remedy("extra", "ignore", "leave out features that have no column")

@@ -39,7 +39,8 @@ from dask_tfrecord.schema.tfds import FEATURES, INFO, Labels
 
 Format = Literal["idx", "tfds", "tfmd"]
 
-# `export` writes index files to this directory, which listings skip because of the "_".
+# `export` writes index files to this directory. Listings skip the directory, because its name begins with
+# "_".
 _INDEX_DIRECTORY = "_idx"
 
 _THREADS = 4
@@ -55,9 +56,10 @@ _FEATURES = "tensorflow_datasets.core.features"
 
 
 def export(store: Store, format: Format) -> list[str]:
-    """Write the files that another library needs, beside the data files, as `Dataset.export` describes."""
-    finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
-    newest = newest_snapshot(store)  # this call raises if data files are missing
+    """Write files for another library beside the data files, as `Dataset.export` describes."""
+    # Without this call, the completion of an interrupted overwrite would remove the exported files.
+    finish_newest(store)
+    newest = newest_snapshot(store)  # This call raises an error if data files are missing.
     snapshot = newest[0] if newest else open_version(store, None)
     if format == "idx":
         names = _write_indexes(store, snapshot)
@@ -190,7 +192,8 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
         problem = "the features.json of TensorFlow Datasets describes the column already"
         raise SchemaError(problem, "keep that file", feature=item.name)
     if item.is_struct:
-        if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # a record may store only the struct's marker
+        # A record may contain the struct's marker but no values of the struct's fields.
+        if all(_nulls(snapshot, leaf) for leaf in item.leaves):
             problem = "TensorFlow Datasets has no nulls, and all fields of the struct may be null"
             advice = "fill the nulls, or write the dataset without the column"
             raise SchemaError(problem, advice, feature=item.name)
@@ -238,7 +241,7 @@ def _dtype(item: Field) -> str:
 def metadata_schema(snapshot: Snapshot) -> str:
     """Return the TensorFlow Metadata schema of a snapshot, in protobuf's text format.
 
-    ``open_dataset(path).export("tfmd")`` writes the same text to a file.
+    ``open_dataset(path).export("tfmd")`` writes the returned text to a file.
 
     Parameters
     ----------
@@ -318,7 +321,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
-    """Describe the nulls that a column contains or may contain. Return None if it contains no nulls."""
+    """Describe the nulls that a column contains or may contain. Return None if the column has no nulls."""
     if types.is_null(item.type):
         return "has only nulls"
     total = 0
@@ -343,7 +346,8 @@ def from_tfds(
 ) -> Schema:
     """Create the schema that a directory of TensorFlow Datasets (TFDS) describes in ``features.json``.
 
-    To read records of TFDS from a directory without ``features.json``, pass the schema as ``schema=``.
+    To read records of TFDS from a directory without ``features.json``, pass the returned schema as
+    ``schema=``.
 
     Parameters
     ----------
@@ -393,7 +397,7 @@ def from_tfmd(
     """Create the schema that a TensorFlow Metadata file describes, such as the ``schema.pbtxt`` of TFX.
 
     The page `types <../types.html>`_ lists which column each kind of feature becomes. To read records with
-    these columns, pass the schema, or the path of the file, as ``schema=``.
+    the described columns, pass the returned schema, or the path of the file, as ``schema=``.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.row_selection import NumberedRows
 from dask_tfrecord.table_operations import Maintenance
 
-# `export` refuses these table formats, because methods of Dask DataFrames write them.
+# `export` refuses these table formats, because Dask DataFrames have methods that write them.
 _TABLES = ("csv", "parquet", "json")
 
 
@@ -40,15 +40,16 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
     `open_dataset` returns this object. All reads see the version that `open_dataset` opened. Without a
     snapshot, all reads see the files that `open_dataset` found. If a method of the object commits a version,
-    later reads see this version. The object can be pickled, and several threads may share the object.
+    later reads see this version. A `Dataset` can be pickled, and several threads may share it.
 
     The class extends `pyarrow.dataset.Dataset`. The methods `to_table`, `to_batches`, `head`, `take`,
-    `count_rows`, `scanner`, `filter` and `get_fragments` work as in the parent class. DuckDB finds the object
-    by the name of its Python variable, and DataFusion registers the object with ``register_dataset``. Other
-    engines can read all rows as an Arrow stream (``__arrow_c_stream__``). Methods that Arrow's C++ code
-    implements, such as `join` and `sort_by`, raise. Call these methods on the result of `to_table`.
+    `count_rows`, `scanner`, `filter` and `get_fragments` work as in `pyarrow.dataset.Dataset`. DuckDB finds a
+    `Dataset` by the name of its Python variable, and DataFusion registers a `Dataset` with
+    ``register_dataset``. Other engines can read all rows as an Arrow stream (``__arrow_c_stream__``). Methods
+    that Arrow's C++ code implements, such as `join` and `sort_by`, raise. Call `join`, `sort_by` and similar
+    methods on the result of `to_table`.
 
-    The loaders in `dask_tfrecord.feed` accept the object in place of a path.
+    The loaders in `dask_tfrecord.feed` accept a `Dataset` in place of a path.
     """
 
     def __init__(
@@ -149,10 +150,11 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         """Read rows by index.
 
         In uncompressed files, and in compressed files that `to_tfrecord` wrote, `take` reads only the blocks
-        that contain these rows. A block of a file contains about 1 MiB. If `take` needs few records of a
-        block, it decodes only these records, and does not notice damage in the rest of the block. Other
-        compressed files are read completely. If many blocks are needed, Dask tasks read the blocks in
-        parallel. Without a snapshot, `take` first counts the rows of all files.
+        that contain the requested rows. A block of a file that `to_tfrecord` wrote contains about 1 MiB. If
+        `take` needs few records of a block, it decodes only the needed records, and does not notice damage in
+        the rest of the block. `take` reads compressed files of other tools completely. If many blocks are
+        needed, Dask tasks read the blocks in parallel. Without a snapshot, `take` first counts the rows of
+        all files.
 
         Parameters
         ----------
@@ -229,11 +231,11 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
     @public_function
     def export(self, format: exports.Format) -> list[str]:
-        """Write the files that another library needs to read a dataset, beside the data files.
+        """Write files beside the data files, so that another library can read the dataset.
 
         Reads that use the snapshot ignore the exported files. Reads without the snapshot use the exported
-        ``features.json`` and ``dataset_info.json``. These files then determine which columns and files are
-        read, and how many records each file must contain.
+        ``features.json`` and ``dataset_info.json``. Without the snapshot, the exported files
+        determine which columns and files are read, and how many records each file must contain.
 
         An overwrite of the dataset removes the exported files. Call `export` again after an append, because
         the exported files describe only the earlier rows.
@@ -241,7 +243,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         Parameters
         ----------
         format : "idx", "tfds" or "tfmd"
-            "idx" writes ``_idx/<data file>.idx`` for each data file. This index file lists the offset and the
+            "idx" writes ``_idx/<data file>.idx`` for each data file. Each index file lists the offset and the
             size of each record, for NVIDIA DALI and the ``tfrecord`` package.
 
             "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
@@ -316,7 +318,7 @@ def open_dataset(
     Raises
     ------
     FileNotFoundError
-        If there is nothing at the path, or if the dataset does not have this ``version``.
+        If there is nothing at the path, or if the dataset does not have the requested ``version``.
     SchemaError
         If ``columns`` or ``filters`` name an unknown column, or contradict the columns of the files.
 
@@ -343,7 +345,7 @@ def open_dataset(
     >>> people.to_table(columns=["name"], filter=pc.field("born") > 1910).to_pydict()
     {'name': ['Alan']}
     """
-    read_request(columns, **read)  # raises if an argument is wrong
+    read_request(columns, **read)  # this call raises an error if an argument is wrong
     dataset = Dataset(path, columns, read)
     try:
         dataset.columns_of(dataset.plan(blocksize=None))

@@ -21,21 +21,21 @@ from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secr
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Several functions share these keywords, each with its default. The functions `read_request`, `plan_batches`
-# and `iter_batches` declare these keywords.
+# Maps each keyword that several functions share to a parameter with the default. The functions
+# `read_request`, `plan_batches` and `iter_batches` declare the shared keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
-# The keywords `read_options` and `write_options` accept these options, each with its default. The classes
+# The keywords `read_options` and `write_options` accept these options, each with a default. The classes
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
-# Errors that are raised while a Dask collection is computed name this function.
+# This function is named in errors that are raised during the computation of a Dask collection.
 _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
-# `Dataset` inherits public methods from these classes. Only two methods of `Maintenance` use the read
-# keywords of `open_dataset`.
+# `Dataset` inherits public methods from these classes. Of the `Maintenance` methods, only those in `_READING`
+# use the read keywords of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")
 
@@ -94,7 +94,8 @@ def calling(
 
     Use `calling` in a ``with`` statement, or as the decorator of a method. If ``function`` is None, a Dask
     collection is computed, and no remedy is accepted. ``args`` and ``kwargs`` are the arguments of the call,
-    if known. An error that names neither a path nor a keyword gets the path among these arguments.
+    if known. An error that names neither a path nor a keyword gets the path found among ``args`` and
+    ``kwargs``.
     """
     try:
         yield
@@ -109,7 +110,7 @@ def calling(
             if error.function is None:
                 is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
                 error.function = owner if is_ours else _reader(function)
-            # Reads and writes have keywords with the same name but different meanings.
+            # Some keywords have the same name but different meanings in reads and in writes.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
             keyword = error.problem.partition("=")[0]
@@ -121,9 +122,9 @@ def calling(
 
 
 def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the path among the arguments of a call, without secrets, or None."""
+    """Return the path among the arguments of a call, without secrets, or None if there is no path."""
     arguments = given.bind_partial(*args, **kwargs).arguments
-    owner = arguments.get("self")  # a `Writer` or a `Dataset`
+    owner = arguments.get("self")  # the argument `self` is a `Writer` or a `Dataset`
     path = arguments.get("path", arguments.get("source", getattr(owner, "_root", None)))
     if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
         return None

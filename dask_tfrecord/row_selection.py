@@ -29,19 +29,20 @@ def filter_mask(table: pa.Table, filters: Sequence[Any]) -> npt.NDArray[np.bool_
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# A part consists of a partition with one split, the indices of the requested rows in the partition, and the
-# row count of the partition.
+# A part of a selection: a partition with one split, the indices of the requested rows in the partition, and
+# the partition's row count.
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
 
 _NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
-# The minimum stored size of a block in bytes. To read one row, the reader reads the whole block. Compressed
-# blocks that `to_tfrecord` wrote are larger.
+# The minimum stored size of a block in bytes. To read one row, the reader reads the whole block that contains
+# the row. A compressed block that `to_tfrecord` wrote may be larger than this minimum.
 BLOCK_BYTES = 1 << 18
 
-# One task reads at most this many blocks. The calling process itself reads up to this many blocks.
+# One task reads at most this many blocks. A selection of at most this many blocks is read in the calling
+# process.
 _BLOCKS_PER_TASK = 16
 
 
@@ -70,7 +71,8 @@ class NumberedRows:
         self.schema = schema
         self.starts: Numbers = np.cumsum([0, *counts])
         self._passing: Numbers | None = None
-        # With filters, all partitions have masks. Without filters, all values of the masks are True.
+        # If the read has filters, each partition has a row mask. Without filters, all values of the row masks
+        # are True.
         if not all(mask.all() for mask in masks):
             self._passing = np.flatnonzero(np.concatenate(masks))
 
@@ -159,11 +161,13 @@ class NumberedRows:
         empty = pa.Table.from_batches([self.schema.no_rows()])
         table = pa.concat_tables([empty, *self._in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
-        # Avoid `take` if the rows are already in order, because `take` cannot copy rows of any size.
+        # Do not call `take` for rows that are in order, because `take` fails if the rows are too large.
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-        """Call a function once with all parts, or in Dask tasks, each with some parts. Join the results."""
+        """Call a function once with all parts, or split the parts into groups and call the function on each
+        group in a Dask task. Join the results.
+        """
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)
         tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
@@ -205,13 +209,13 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 @redact_errors
 def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
-    """Return masks of all records of the parts. Adjacent splits of a file are read together."""
+    """Return masks that cover all records of the parts. Adjacent splits of a file are read together."""
     return [_passing(_joined(run)) for run in _runs(parts)]
 
 
 @redact_errors
 def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
-    """Read ascending rows of partitions with one split each. Adjacent splits of a file are read together."""
+    """Read the requested rows of the parts, in order. Adjacent splits of a file are read together."""
     return [_read_run(run) for run in _runs(parts)]
 
 

@@ -58,9 +58,9 @@ class Writer:
     Each commit appends the rows since the last commit. Readers see all rows of a commit or none of them.
 
     A `Writer` is a context manager. When the ``with`` block ends, the `Writer` commits the remaining rows. If
-    the block raises, the `Writer` drops the rows since the last commit, and a note of the exception says how
-    many rows were committed and dropped. If the process is killed, the dataset stays as the last commit left
-    it.
+    the block raises, the `Writer` drops the rows since the last commit, and adds a note to the exception with
+    the numbers of committed and dropped rows. If the process is killed, the dataset stays as the last commit
+    left it.
 
     Several writers, in one process or in several, may write to the same dataset. If several threads share a
     `Writer`, their calls run one after the other.
@@ -68,11 +68,12 @@ class Writer:
     Parameters
     ----------
     path : str or path-like
-        The directory of the dataset. If the directory contains data, the rows are appended, as with
-        ``to_tfrecord(append=True)``. Otherwise, the first commit creates a dataset.
+        The directory of the dataset. If the directory contains data, rows are appended, as with
+        ``to_tfrecord(append=True)``. If the directory contains no data, the first commit creates a dataset.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the types of other columns
-        are inferred from the first rows. The columns of an existing dataset must have the given types.
+        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the types of columns outside
+        ``schema`` are inferred from the first rows. The columns of an existing dataset must have the types
+        that ``schema`` sets.
     partition_on : str or list of str, optional
         The names of the partition columns, as in `to_tfrecord`. By default, an existing dataset keeps its
         partition columns, and a new dataset has none.
@@ -82,23 +83,23 @@ class Writer:
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record of a new dataset. "infer" selects "bytes" for lists of bytes,
-        and "example" for other rows.
+        The type of the message in each record of a new dataset. ``record_type="infer"`` selects "bytes" for
+        lists of bytes, and "example" for other rows.
     lossy : {"default", "warn", "allow", "raise"}
-        What to do with values that are rounded to 32-bit floats, as in `to_tfrecord`.
+        How the `Writer` treats values that are rounded to 32-bit floats, as in `to_tfrecord`.
     commit_every : int, str or timedelta, optional
         The limit at which `write` commits: a number of rows, such as ``10_000``, a size of the rows in
         memory, such as ``"64 MiB"``, or a time since the last commit, such as ``"2 s"``. Only calls of
         `write` check the time. To check the time without new rows, call ``write([])``. By default, only
         `commit` and the end of the ``with`` block commit.
     schema_change : "add", optional
-        If "add", ``schema`` may name new columns, and wider types for the columns of an existing dataset, as
-        in `to_tfrecord`. Other writes may then also add columns while the `Writer` is open. By default, the
-        columns must not change.
+        With ``schema_change="add"``, ``schema`` may name new columns, and wider types for the columns of an
+        existing dataset, as in `to_tfrecord`. With ``schema_change="add"``, other writes may add columns
+        while the `Writer` is open. By default, the columns must not change.
     write_options : dict, optional
         The options ``compression_level``, ``max_rows_per_file`` and ``max_bytes_per_file`` of `to_tfrecord`.
         By default, a file has at most 128 MiB before compression. Rows wait in memory until they have about
-        the size of a file, but at most 128 MiB. The `Writer` then writes these rows to files.
+        the size of a file, but at most 128 MiB. The `Writer` then writes the waiting rows to files.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -107,10 +108,11 @@ class Writer:
     Attributes
     ----------
     version : int or None
-        The newest version of the dataset that this `Writer` has read or committed. None if there is no
-        version.
+        The newest version of the dataset that this `Writer` has read or committed. ``version`` is None if the
+        dataset has no version.
     metadata : dict of str to str
-        The ``custom_metadata`` of ``version``. A restarted program can read here where to continue.
+        The ``custom_metadata`` of ``version``. A restarted program can read from ``metadata`` where to
+        continue.
 
     Raises
     ------
@@ -141,7 +143,7 @@ class Writer:
     {'source.offset': '2'}
     """
 
-    _is_closed = True  # False after __init__ has succeeded
+    _is_closed = True  # an object whose `__init__` has failed counts as closed
 
     @public_function
     def __init__(
@@ -183,9 +185,10 @@ class Writer:
             fixed = {} if self._adds_columns else self._given
             append_schema.check_given_columns(self._snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self._snapshot)
-        self._rounded: set[str] = set()  # the columns for which a rounding warning was issued
-        self._start = time.monotonic()  # the time of the last commit, by a clock that never goes back
-        self._has_failed = False  # True if the last call of `write` added rows and then raised
+        self._rounded: set[str] = set()  # The columns for which a rounding warning was issued.
+        # The time of the last commit, measured by a clock that never goes back.
+        self._start = time.monotonic()
+        self._has_failed = False  # True if the last call of `write` added rows and then raised an error.
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -217,21 +220,21 @@ class Writer:
         rows : pandas.DataFrame, object that exports Arrow data, list of dict, or list of bytes
             The rows, which must fit into memory. The columns must be the columns of the dataset, in any
             order. Values are converted to the types of the dataset, if the conversion changes no value. A
-            column that a dict lacks becomes null. A bytes object is a whole record. A single dict or bytes
+            column that a dict lacks becomes null. A bytes object is a complete record. A single dict or bytes
             object is one row. An empty list adds no row.
         custom_metadata : mapping of str to str, optional
-            Metadata that is committed together with these rows, such as their position in a source.
+            Metadata that is committed together with the rows, such as the position of the rows in a source.
 
         Raises
         ------
         SchemaError
-            If the columns of the rows differ from those of the dataset, or if a value does not fit its
+            If the columns of the rows differ from the columns of the dataset, or if a value does not fit its
             column. A call that raises this error adds no row. If the call commits, it can also raise the
             errors of `commit`.
         OSError
-            If the rows cannot be stored, for example because the disk is full. All rows of the call then wait
-            in memory. Call `commit` to try again. Until `commit` succeeds, `write` raises, so that no row is
-            added twice.
+            If the rows cannot be stored, for example because the disk is full. All rows of the failed call
+            then wait in memory. Call `commit` to try to store the waiting rows again. Until `commit`
+            succeeds, `write` raises, so that no row is added twice.
         TFRecordError
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
             stored. A call that raises this error adds no row.
@@ -262,7 +265,7 @@ class Writer:
 
     @public_function
     def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Commit | None:
-        """Commit the rows since the last commit. Readers then see all of these rows.
+        """Commit the rows since the last commit. After the commit, readers see all of the committed rows.
 
         Parameters
         ----------
@@ -274,15 +277,15 @@ class Writer:
         -------
         Commit or None
             The new version, or the newest known version if there are neither rows nor metadata to commit.
-            None if the dataset does not exist yet.
+            The result is None if the dataset does not exist yet.
 
         Raises
         ------
         SchemaError
-            If another write has changed the columns of the dataset. The `Writer` is then closed.
+            If another write has changed the columns of the dataset. The error closes the `Writer`.
         OSError
-            If the rows cannot be stored, for example because the disk is full. Call `commit` again: no row is
-            lost or added twice.
+            If the rows cannot be stored, for example because the disk is full. Call `commit` again after such
+            a failure: no row is lost or added twice.
         TFRecordError
             If the `Writer` is closed, or if the columns are unknown because no rows were written.
         """

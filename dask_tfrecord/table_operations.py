@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Maintenance(OpenedPath):
     """Inspect or change the versions and files of a dataset. `Dataset` inherits these methods.
 
-    After a method has committed a version, the object reads this version.
+    After a method has committed a version, the object reads the new version.
     """
 
     @public_function
@@ -93,7 +93,7 @@ class Maintenance(OpenedPath):
             - reason : description of the first damage; null without damage
             - drift : how the features in the file differ from the columns; empty without a difference. The
               columns come from the snapshot, or are inferred from a sample as in `read_tfrecord`. If
-              `read_tfrecord` would read messages as bytes, this column contains the reason
+              `read_tfrecord` would read messages as bytes, ``drift`` contains the reason
             - agrees : false if the file differs from the snapshot; null if there is no snapshot
             - differs : how the file differs from the snapshot; null if there is no snapshot
 
@@ -140,8 +140,8 @@ class Maintenance(OpenedPath):
 
         `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies
         the checksum of each file. `compact` joins only neighbouring files in the same directory, with the
-        same partition values and the same codec. Files of at least half of ``target_bytes`` stay unchanged.
-        `compact` recompresses files of other tools if their stored bytes cannot be joined.
+        same partition values and the same codec. Files whose size is at least half of ``target_bytes`` stay
+        unchanged. `compact` recompresses files of other tools if their stored bytes cannot be joined.
 
         Rows that other writes append while `compact` runs are kept. If another write replaces files that
         `compact` has read, `compact` leaves these files as they are, and commits the compaction of the
@@ -153,17 +153,18 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         target_bytes : int or str, default "128 MiB"
-            The largest stored size of a new file, in bytes or as text with a unit. If None, the size is not
-            limited.
+            The largest stored size of a new file, in bytes or as text with a unit. With
+            ``target_bytes=None``, the size of new files is not limited.
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
             Filters that select the files to compact, as in `read_tfrecord`. A file stays unchanged if
             partition values or statistics show that none of its rows can pass the filters. By default, all
             files are compacted.
         keep_versions : bool, optional
-            If True, keep the earlier versions, so that they can still be read and restored. The replaced
-            files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If False,
-            remove the replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions``
-            in Dask's configuration, or True if that value is not set.
+            If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
+            restored. With ``keep_versions=True``, the replaced files move to the hidden directory
+            ``_tfrecord/kept``, until `expire` removes them. If ``keep_versions`` is False, remove the
+            replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's
+            configuration, or True if that value is not set.
 
         Returns
         -------
@@ -175,7 +176,7 @@ class Maintenance(OpenedPath):
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. `add_snapshot` stores a snapshot of the files of other tools.
+            If the directory has no snapshot. For files of other tools, `add_snapshot` stores a snapshot.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -223,17 +224,19 @@ class Maintenance(OpenedPath):
         """Delete exactly the rows of a dataset that pass filters.
 
         If partition values or statistics show that all rows of a file pass the filters, `delete` drops the
-        file without opening it. If these values show that no row can pass, `delete` keeps the file without
-        opening it. `delete` reads all other files. A file that loses some rows is written again, and blocks
-        that keep all of their rows are copied unchanged.
+        file without opening it. If partition values or statistics show that no row can pass the filters,
+        `delete` keeps the file without opening it. `delete` reads all files that partition values and
+        statistics cannot decide. A file that loses some rows is written again, and blocks that keep all of
+        their rows are copied unchanged.
 
-        If only deleted rows have a category, `delete` removes the category from the column. To find such
-        categories, `delete` reads files with categorical columns until each category of a deleted row is
-        found in a remaining row.
+        If only deleted rows have a category, `delete` removes the category from the column. To find
+        categories that only deleted rows have, `delete` reads files with categorical columns until each
+        category of a deleted row is found in a remaining row.
 
-        One commit deletes all rows. If the process is killed before the commit, the dataset stays unchanged.
-        Rows that other writes append while `delete` runs are kept, even if they pass the filters. If another
-        write replaces files that `delete` has read, `delete` also processes the new files.
+        A single commit deletes all matching rows. If the process is killed before the commit, the dataset
+        stays unchanged. Rows that other writes append while `delete` runs are kept, even if they pass the
+        filters. If another write replaces files that `delete` has read, `delete` also processes the new
+        files.
 
         Tasks on the active Dask scheduler read and write the files in parallel. If a deletion takes long,
         `delete` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
@@ -245,12 +248,13 @@ class Maintenance(OpenedPath):
             filters=filters)`` returns are deleted. A row with a null in a compared column stays, unless the
             filters select nulls. The snapshot does not store the filters.
         dry_run : bool, default False
-            If True, change nothing, and return what the call would delete.
+            If ``dry_run`` is True, change nothing, and return what the call would delete.
         keep_versions : bool, optional
-            If True, keep the earlier versions, so that they can still be read and restored. The replaced
-            files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If False,
-            remove the replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions``
-            in Dask's configuration, or True if that value is not set.
+            If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
+            restored. With ``keep_versions=True``, the replaced files move to the hidden directory
+            ``_tfrecord/kept``, until `expire` removes them. If ``keep_versions`` is False, remove the
+            replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's
+            configuration, or True if that value is not set.
 
         Returns
         -------
@@ -263,7 +267,7 @@ class Maintenance(OpenedPath):
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. `add_snapshot` stores a snapshot of the files of other tools.
+            If the directory has no snapshot. For files of other tools, `add_snapshot` stores a snapshot.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -312,13 +316,13 @@ class Maintenance(OpenedPath):
         """Make an older version of a dataset the newest version.
 
         The new version has the rows, the columns and the ``custom_metadata`` of the older version. `restore`
-        neither reads nor writes data files. `restore` keeps the versions in between, so another `restore` can
-        undo the first `restore`.
+        neither reads nor writes data files. `restore` keeps all newer versions, so another `restore` can undo
+        the first `restore`.
 
         Parameters
         ----------
         version : int
-            The version to restore. `history` lists the versions. If the version is the newest version,
+            The version to restore. `history` lists the versions. If ``version`` is the newest version,
             nothing is committed.
 
         Returns
@@ -383,16 +387,18 @@ class Maintenance(OpenedPath):
         restored.
 
         The files of an expired version stay for the grace period, so that running reads of the version can
-        finish. The first call of `expire` or `cleanup` after the grace period removes these files.
+        finish. The first call of `expire` or `cleanup` after the grace period removes the files of the
+        expired version.
 
         Parameters
         ----------
         versions : int, optional
             How many versions to keep. Versions that `expire` itself creates do not count. By default, only
-            the age of a version decides.
+            the age of a version decides whether the version expires.
         older_than : str or timedelta, optional
             The age at which a version expires, for example ``"7 days"``. The age is the time since the
-            version was created, by the clock of the store. By default, only the number of versions decides.
+            version was created, by the clock of the store. By default, only the number of versions decides
+            whether a version expires.
         grace : str or timedelta, default "1 hour"
             How long to keep the files of an expired version, for running reads. Pass more time than the
             longest read of the dataset takes.
@@ -409,7 +415,7 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory has no snapshot.
         OSError
-            If files cannot be removed. The versions may have expired nevertheless. Call `expire` again to
+            If files cannot be removed. Versions may have expired despite the error. Call `expire` again to
             remove the files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
@@ -467,7 +473,7 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         dry_run : bool, default False
-            If True, change nothing, and return the files that are missing.
+            If ``dry_run`` is True, change nothing, and return the files that are missing.
 
         Returns
         -------
@@ -523,26 +529,27 @@ class Maintenance(OpenedPath):
     ) -> list[str]:
         """Remove the files of interrupted writes, for example after the client was killed.
 
-        `cleanup` removes staged files, and data files and column files of this library that no snapshot
-        lists. `cleanup` also removes files that a committed overwrite should have removed. `cleanup` keeps
-        the files of other tools, and the files of versions that have not expired. `cleanup` removes the files
-        of an expired version if the version expired more than ``older_than`` ago. On S3, `cleanup` also
+        `cleanup` removes staged files, and those data files and column files of this library that no snapshot
+        lists. `cleanup` removes leftover files that a committed overwrite should have removed. `cleanup`
+        keeps the files of other tools, and the files of versions that have not expired. `cleanup` removes the
+        files of an expired version if the version expired more than ``older_than`` ago. On S3, `cleanup` also
         aborts incomplete multipart uploads.
 
         Parameters
         ----------
         older_than : str or timedelta, default "1 day"
-            The minimum age of a write's newest file, by the clock of the store. If this file is younger, all
-            files of the write are kept, because the write may still be running. Pass a duration that exceeds
-            the slowest task of a running write, and the slowest running read of an expired version.
+            The minimum age of a write's newest file, by the clock of the store. If the newest file is younger
+            than ``older_than``, all files of the write are kept, because the write may still be running. Pass
+            a duration that exceeds the slowest task of a running write, and the slowest running read of an
+            expired version.
         dry_run : bool, default False
-            If True, remove nothing and return the files that would be removed.
+            If ``dry_run`` is True, remove nothing, and return the files that would be removed.
 
         Returns
         -------
         list of str
-            The removed files, as paths relative to the directory. Files that a committed overwrite should
-            have removed are not in this list. The list is empty if the directory does not exist.
+            The removed files, as paths relative to the directory. The list does not contain the files that a
+            committed overwrite should have removed. The list is empty if the directory does not exist.
 
         Raises
         ------
@@ -592,13 +599,13 @@ class Maintenance(OpenedPath):
         After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files. With the
         snapshot, `read_tfrecord` opens the dataset without reading any data file, and knows the number of
         rows. `read_tfrecord` skips files in which no row can pass the filters, and splits large uncompressed
-        files without searching for records. `take` can then load rows of the dataset by index. `add_snapshot`
-        does not change the data files.
+        files without searching for records. With the snapshot, `take` loads rows by index without first
+        counting all rows. `add_snapshot` does not change the data files.
 
-        Call `add_snapshot` again after files were added, removed or rewritten. The new call reads all files
-        again. If a dataset that `to_tfrecord` wrote was copied without the modification times of the files,
-        call `add_snapshot` on the copy. `add_snapshot` then compares the checksums of the files, keeps the
-        columns and types, and stores a snapshot that recognises the copied files.
+        Call `add_snapshot` again after files were added, removed or rewritten. A repeated call reads all
+        files again. If a dataset that `to_tfrecord` wrote was copied without the modification times of the
+        files, call `add_snapshot` on the copy. For a copied dataset, `add_snapshot` compares the checksums of
+        the files, keeps the columns and types, and stores a snapshot that recognises the copied files.
 
         If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
         logger ``dask_tfrecord``.
@@ -607,9 +614,9 @@ class Maintenance(OpenedPath):
         ----------
         columnar : list of str or "scalars", optional
             The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. If
-            passed, all Parquet files are written anew from the records, even if the snapshot is up to date.
-            By default, the stored columns stay the same, and only missing, outdated or incomplete Parquet
-            files are written.
+            ``columnar`` is passed, all Parquet files are written anew from the records, even if the snapshot
+            is up to date. By default, the stored columns stay the same, and only missing, outdated or
+            incomplete Parquet files are written.
 
         Returns
         -------
@@ -661,6 +668,8 @@ class Maintenance(OpenedPath):
         return self._committed(dataset_scans.index(self._path, store, read, columnar))
 
     def _committed(self, snapshot: Snapshot, **details: Any) -> Commit:
-        """Return what a method has committed. The next use of the object opens the newest version."""
+        """Return a `Commit` for the version that a method has committed. The next use of the `Dataset` opens
+        the newest version.
+        """
         self._set(self._path, self._names, self._keywords)
         return Commit.of(snapshot, **details)

@@ -1,7 +1,7 @@
 """Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal.
 
 By default, Dask computes in threads of this process. Most of the work runs in C++ without Python's global
-lock, so threads are faster than processes, and start at once.
+lock, so threads are faster than processes. Threads start at once.
 """
 
 import logging
@@ -17,7 +17,7 @@ import dask
 from dask.diagnostics import ProgressBar
 from rich.console import Console
 
-# The shortest duration, in seconds, of a computation that shows a progress bar.
+# A progress bar appears after this many seconds.
 SHORTEST = 0.5
 
 _SETTINGS = "dask_tfrecord.computing"
@@ -30,7 +30,7 @@ def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None
 
 @contextmanager
 def computing(title: str) -> Iterator[None]:
-    """Apply the options for Dask in the ``with`` block. A terminal shows ``title`` or a progress bar."""
+    """Apply the options for Dask in the ``with`` block. On a terminal, show ``title`` or a progress bar."""
     settings = {**click.get_current_context().meta[_SETTINGS]}
     scheduler = settings.pop("scheduler")
     local = [name for name, value in settings.items() if value is not None]
@@ -40,7 +40,7 @@ def computing(title: str) -> Iterator[None]:
     with ExitStack() as stack:
         if scheduler or {*local} - {"threads"}:
             _open_client(stack, scheduler, **settings)
-            # Dask's progress bar for clusters needs the futures, which the library does not return.
+            # Dask's progress bar for clusters needs futures, but the functions of this package return none.
             stack.enter_context(Console(stderr=True).status(title))
         else:
             stack.enter_context(dask.config.set(scheduler="threads", num_workers=settings["threads"]))
@@ -52,10 +52,10 @@ def computing(title: str) -> Iterator[None]:
 def _open_client(
     stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
 ) -> None:
-    """Connect to a cluster, or start a local cluster. The exit stack closes the client and local cluster."""
+    """Connect to a cluster, or start a local cluster. ``stack`` closes the client and the local cluster."""
     from distributed import Client, LocalCluster  # distributed is an optional package
 
-    # After an interrupt, asyncio would log the tasks that `distributed` cancels.
+    # Without this level, asyncio would log the tasks that `distributed` cancels after an interrupt.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     if cluster is None:
         with _children_without_interrupts():
@@ -64,7 +64,8 @@ def _open_client(
                 threads_per_worker=threads,
                 memory_limit=memory_limit or "auto",
                 dashboard_address=None,
-                # A failed task raises in this process, so the worker of the task need not log the error.
+                # Workers need not log the error of a failed task, because the error is raised in this
+                # process.
                 silence_logs=logging.CRITICAL,
             )
             stack.enter_context(cluster)
@@ -80,12 +81,13 @@ def _children_without_interrupts() -> Iterator[None]:
     """Block SIGINT in the threads and processes that the ``with`` block starts.
 
     A terminal sends Ctrl-C to all processes of a command. If SIGINT were not blocked, workers would print
-    tracebacks. The process of the command ends the workers instead.
+    tracebacks. After Ctrl-C, the process of the command ends the workers.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows has no pthread_sigmask
         yield
         return
-    # Start the resource tracker now. If a worker's start also started the tracker, SIGINT would be unblocked.
+    # Start the resource tracker before SIGINT is blocked. Starting the tracker later, with the first worker,
+    # would unblock SIGINT.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -32,7 +32,7 @@ from dask_tfrecord.row_selection import filter_mask
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)
 
-# The file name suffixes by which Dask and pandas recognise the codecs of text files.
+# Maps each codec to the file name suffix by which Dask and pandas recognise the codec of a text file.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
 # Types are inferred from this many bytes of the first CSV file.
 _SAMPLE_BYTES = 1 << 24
@@ -61,7 +61,7 @@ def format_of(path: str, option: str) -> Format:
 
 
 def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, int]:
-    """Map the visible files of a directory, of a glob or of a file to their sizes."""
+    """Return a dict that maps each visible file of a directory, glob or file path to its size in bytes."""
     fs, root = url_to_fs(path, **(storage_options or {}))
     fs.invalidate_cache()
     found: dict[str, int] = {}
@@ -101,17 +101,17 @@ def open_source(
     if others:
         raise click.UsageError(f"--{others[0]} is for TFRecord, and SRC is {format}")
     shared: dict[str, Any] = {"storage_options": read["storage_options"]}
-    # With the default of dataframe.convert-string, Dask would convert all strings a second time.
+    # With Dask's default for `dataframe.convert-string`, all strings would be converted twice.
     with dask.config.set({"dataframe.convert-string": False}):
         if format == "parquet":
-            # With the default dtype backend, integers with nulls would become floats.
+            # With the default dtype backend, integer columns with nulls would become float columns.
             ddf = dd.read_parquet(paths, index=index, dtype_backend="pyarrow", **shared)
         elif format == "csv":
             ddf = dd.read_csv(
                 list(files),
-                blocksize=None,  # a block might end at a quoted line break
+                blocksize=None,  # a CSV block might end at a line break inside a quoted value
                 sample=_SAMPLE_BYTES,
-                sample_rows=_SAMPLE_BYTES,  # all rows of the sample
+                sample_rows=_SAMPLE_BYTES,  # infer the types from all rows of the sample
                 dtype={name: pd.ArrowDtype(type_) for name, type_ in (types or {}).items()},
                 dtype_backend="pyarrow",
                 na_values=["", *nulls],
@@ -125,13 +125,13 @@ def open_source(
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(ddf.columns)}")
     if filters is not None:
         ddf = ddf[needed]
-        _filtered(ddf._meta, filters)  # this call raises if a value cannot be compared with its column
+        _filtered(ddf._meta, filters)  # raise now if a filter value cannot be compared with its column
         ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if columns is None else ddf[columns]
 
 
 def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
-    """Parse JSON lines as an engine of Dask: pandas would convert integers with nulls to floats."""
+    """Parse JSON lines with Arrow for Dask, because pandas would convert integers with nulls to floats."""
     data = file.read().encode()
     table: pa.Table = arrow_json.read_json(
         pa.BufferReader(data),
@@ -180,7 +180,7 @@ def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, An
 
 
 def _refusal(type_: Any, format: Format) -> str:
-    """Return what a text format cannot store of ``type_``, such as "bytes", or an empty text."""
+    """Return what values of ``type_`` a text format cannot store, such as "bytes", or an empty text."""
     types = pa.types
     if not isinstance(type_, pa.DataType):
         return "objects of Python" if str(type_) == "object" else ""
@@ -281,13 +281,13 @@ def convert_command(
 ) -> None:
     """SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix.
 
-    Dask reads and writes Parquet, CSV and JSON lines, one partition for each file of text. For these formats,
-    DST must be a new or empty directory.
+    Dask reads and writes Parquet, CSV and JSON lines. Each CSV or JSON file becomes, or comes from, one
+    partition. For Parquet, CSV and JSON lines, DST must be a new or empty directory.
 
-    The storage options are for both SRC and DST, except for local paths.
+    The storage options apply to both SRC and DST, but not to local paths.
 
-    --partition-on is for TFRecord and Parquet. Of the other options of writing, only --npartitions and
-    --compression are for all formats.
+    --partition-on works only for TFRecord and Parquet. Of all other write options, only --npartitions and
+    --compression work for every format.
     """
     names = ["read_options", *(option.name for option in _READ)]
     read = {name: how.pop(name) for name in names if name in how}
@@ -306,14 +306,14 @@ def convert_command(
     to = target_format or format_of(target, "to")
     format = source_format or format_of(sources[0], "from")
     files: dict[str, int] = {}
-    if format != "tfrecord":  # `read_tfrecord` accepts paths that `list_files` does not
+    if format != "tfrecord":  # `read_tfrecord` accepts more paths than `list_files` does
         for path in sources:
             listed = list_files(path, read["storage_options"])
             if not listed:
                 raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
             files |= listed
     start = time.perf_counter()
-    # Even planning may compute: the types of columns from rows, or the offsets of records in a file.
+    # Planning alone may run computations that infer column types from rows, or find record offsets in a file.
     with computing("Converting"):
         ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
         if to != "tfrecord":
@@ -432,14 +432,14 @@ def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[
 
 
 def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
-    from dask_tfrecord.feed import flight  # some builds of pyarrow do not have Flight
+    from dask_tfrecord.feed import flight  # some builds of pyarrow do not include Flight
 
     server = flight.serve(path, address or "grpc://127.0.0.1:0", **how)
     try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
-        # Wait in a loop that Ctrl+C interrupts. The server's own method of waiting ignores Ctrl+C, and a wait
-        # without a time limit ignores Ctrl+C just before the wait.
+        # Wait in a loop that Ctrl+C interrupts. The method `wait` of the server ignores Ctrl+C. A wait
+        # without a time limit would miss a Ctrl+C that comes just before the wait.
         while not threading.Event().wait(1):
             pass
     finally:
@@ -447,10 +447,13 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
 
 
 def _close_flight(server: Any) -> None:
-    """Close the server. If a client does not read, end the process, because pyarrow cannot end the stream."""
+    """Close the server.
+
+    If a client does not read its stream, end the process, because pyarrow cannot end the stream.
+    """
     closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
     closing.start()
     closing.join(_PATIENCE)
     if closing.is_alive():
         click.echo("Interrupted. A client has not read its stream to the end.", err=True)
-        os._exit(128 + signal.SIGINT)  # this is the exit code of every interrupted command
+        os._exit(128 + signal.SIGINT)  # every interrupted command exits with this code

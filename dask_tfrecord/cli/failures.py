@@ -1,6 +1,6 @@
 """Print each error and warning of a subcommand as one line on stderr, without secrets, and set exit codes.
 
-Characters that would control a terminal are escaped, because the text is not trusted.
+Characters that would control a terminal are escaped, because messages may contain untrusted text.
 """
 
 import json
@@ -22,8 +22,9 @@ from dask_tfrecord import NotFoundError, RemedyWarning, TFRecordError
 from dask_tfrecord.errors import Call, Remedy
 from dask_tfrecord.files.storage.store_failures import hide_secrets
 
-# Characters that control a terminal or change the order of the text: C0 and C1 controls, separators of lines,
-# directional and invisible formatting, and bytes of names that are not UTF-8.
+# Matches characters that control a terminal or change the order of text: C0 and C1 controls, line separators,
+# and directional and invisible formatting. The surrogates in the pattern represent bytes of names that are
+# not UTF-8.
 UNSAFE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     r"\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -40,13 +41,13 @@ def escaped_json(text: str) -> str:
     return UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
 
-DAMAGED = 3  # the exit code of a command that worked and found damage
-_BROKEN_PIPE = 141  # the exit code of a shell for a program that SIGPIPE ended
+DAMAGED = 3  # The exit code of a command that succeeded but found damage.
+_BROKEN_PIPE = 141  # The exit code that a shell reports for a program ended by SIGPIPE.
 
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
-# Optional packages that some options need, each with the requirement to install.
+# Maps each optional package that an option needs to the requirement for `pip install`.
 _OPTIONAL = {
     "distributed": "'dask-tfrecord[distributed]'",
     "matplotlib": "matplotlib",
@@ -67,14 +68,14 @@ def keep_secret(ctx: click.Context, *places: Any) -> None:
 
 
 def note_paths(ctx: click.Context, *paths: str) -> None:
-    """Hide the secrets in the paths of this run. Errors that name no path get these paths."""
+    """Hide the secrets in the paths of this run. A PermissionError that names no file shows these paths."""
     keep_secret(ctx, paths)
     ctx.meta[_PATHS] = (*ctx.meta.get(_PATHS, ()), *paths)
 
 
 @contextmanager
 def one_line_errors(ctx: click.Context) -> Iterator[None]:
-    """Print the warnings and the error of the ``with`` block as lines on stderr, and exit after the error.
+    """Print each warning and the error of the ``with`` block as one line on stderr, and exit after an error.
 
     Interrupts and click's usage errors are raised unchanged.
     """
@@ -97,7 +98,7 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
             raise
         except ReaderLeftError:
             _leave_quietly(ctx)
-        except Exception as error:  # every error of a store, a codec or the package becomes one line
+        except Exception as error:  # every error of a store, a codec or the package is shown as one line
             if ctx.meta.get("dask_tfrecord.traceback"):
                 lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
                 for line in lines:
@@ -112,7 +113,7 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     """Return the message of an error, with the name of its class if the message alone would be unclear.
 
-    A store's error that names no path gets the paths of the command.
+    If a PermissionError names no file, the message begins with ``paths``.
     """
     text = str(error)
     if isinstance(error, NotFoundError):
@@ -135,7 +136,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
 
 
 def _with_options(problem: str, keyword: str) -> str:
-    """In the text of an error, replace ``keyword=`` and a list of names after it by the option."""
+    """In an error text, replace ``keyword=`` and any list of names after it by the command-line option."""
 
     def as_option(found: re.Match[str]) -> str:
         names = literal_eval(found[1]) if found[1] else ""
@@ -198,9 +199,10 @@ def _one_line(ctx: click.Context, text: str) -> str:
 
 
 def _leave_quietly(ctx: click.Context) -> NoReturn:
-    """Exit like a program that SIGPIPE ends.
+    """Exit with the code of a program that SIGPIPE has ended.
 
-    Without this exit, Python would print an error when it closes stdout.
+    Redirect stdout to the null device first, because Python would otherwise print an error when it closes
+    stdout.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

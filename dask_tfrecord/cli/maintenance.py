@@ -1,5 +1,5 @@
-"""Implement the commands that list, verify or remove versions and files of a dataset, and those that commit a
-version without new rows.
+"""Implement the commands that list, verify or remove versions and files of a dataset, and the commands that
+commit a version without adding rows.
 """
 
 import json
@@ -32,8 +32,8 @@ _SPLIT = (
     *options.COMPUTING,
 )
 def verify_command(path: Any, as_json: bool, **how: Any) -> None:
-    """A difference is a file that differs from the snapshot, or a feature that does not fit its column. The
-    exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
+    """The command reports files that differ from the snapshot, and features that do not fit their columns.
+    The exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
     """
     start = time.perf_counter()
     with computing("Verifying"):
@@ -96,9 +96,9 @@ def _totals(done: Commit) -> dict[str, Any]:
     *options.COMPUTING,
 )
 def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
-    """The command reads all files of the directory. Reading the directory then needs no inference, and skips
-    files that no filter can match. The command does not change the data files. Run the command again after
-    files were added, removed or rewritten.
+    """The command reads all files of the directory. After the command, reads of the directory need no
+    inference, and skip files in which no row can pass the filters. The command does not change the data
+    files. Run the command again whenever files were added, removed or rewritten.
     """
     storage_options = how.get("storage_options")
     with computing("Indexing"):
@@ -116,8 +116,8 @@ def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
 
 @options.command("cleanup", options.PATH, *options.of(Dataset.cleanup), *options.STORE, options.JSON)
 def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
-    """A write whose client was killed leaves such files. Files that a snapshot lists, and files of other
-    tools, are kept.
+    """If the client of a write is killed, files of the interrupted write remain. Files that a snapshot lists,
+    and files that other tools wrote, are kept.
     """
     removed = options.opened(path, how).cleanup(dry_run=dry_run, **how)
     lines = [*removed, f"{counted(len(removed), 'file')} {'would be removed' if dry_run else 'removed'}"]
@@ -126,7 +126,7 @@ def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any)
 
 @options.command("history", options.PATH, *options.STORE, options.JSON)
 def history_command(path: str, as_json: bool, **how: Any) -> None:
-    """The option --version of other commands reads one of these versions."""
+    """Other commands can read any listed version with the option --version."""
     dataset = dask_tfrecord.open_dataset(path, **how)
     versions = versions_of(dataset)
     if as_json:
@@ -139,8 +139,8 @@ def history_command(path: str, as_json: bool, **how: Any) -> None:
 
 @options.command("repair", options.PATH, *options.of(Dataset.repair), *options.STORE, options.JSON)
 def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
-    """If files were removed by other means than this library, reads raise until the files are put back, or
-    until the command has committed a version without the files.
+    """If files were removed by other means than this library, reads raise an error. Put the files back, or
+    run the command to commit a version without the files.
     """
     done = dask_tfrecord.open_dataset(path, **how).repair(dry_run=dry_run)
     lost = done.details["lost_files"]
@@ -162,7 +162,7 @@ def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) 
 )
 def compact_command(path: str, as_json: bool, **how: Any) -> None:
     """The stored bytes of the files are copied and verified, but not decoded. The rows keep their order. With
-    --where, only files that may hold such a row are replaced.
+    --where, only files that may contain a matching row are replaced.
     """
     with computing("Compacting"):
         done = options.opened(path, how).compact(**how)
@@ -179,8 +179,8 @@ def compact_command(path: str, as_json: bool, **how: Any) -> None:
     *options.COMPUTING,
 )
 def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, **how: Any) -> None:
-    """Exactly the rows that meet the condition are deleted. The command counts these rows, and asks before it
-    deletes them.
+    """The command deletes exactly the rows that meet the condition. The command counts the matching rows, and
+    asks for confirmation before it deletes them.
     """
     dataset = options.opened(path, how)
 
@@ -191,7 +191,7 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
     done = delete(dry_run=dry_run or not yes)
     if done.details["deleted_rows"] and not (dry_run or yes):
         keeps = how.get("keep_versions", dask.config.get("dask-tfrecord.keep-versions", None))
-        _confirm(done, keeps is not False)  # the default of `delete` is True
+        _confirm(done, keeps is not False)  # by default, `delete` keeps the old versions
         done = delete(dry_run=False)
     result = {"version": done.version, "rows": done.rows, **done.details, "dry_run": dry_run}
     deleted, dropped, rewritten, size = done.details.values()
@@ -226,8 +226,8 @@ def _confirm(planned: Commit, keeps_versions: bool) -> None:
     options.JSON,
 )
 def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
-    """The command `history` lists the versions. No data file is read or written. The versions in between are
-    kept, so another restore undoes this one.
+    """The command `history` lists the versions. No data file is read or written. All versions after the
+    restored version are kept, so a second restore can undo the first.
     """
     done = dask_tfrecord.open_dataset(path, **how).restore(version)
     output.print_totals(_totals(done), as_json)
@@ -235,8 +235,9 @@ def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
 
 @options.command("expire", options.PATH, *options.of(Dataset.expire), *options.STORE, options.JSON)
 def expire_command(path: str, as_json: bool, **how: Any) -> None:
-    """With --versions and --older-than, a version stays if either option keeps it. Expired versions can no
-    longer be read. Their files are removed by the first call of expire or cleanup after the grace period.
+    """If both --versions and --older-than are passed, a version stays if either option keeps that version.
+    Expired versions can no longer be read. The files of expired versions are removed by the first expire or
+    cleanup after the grace period.
     """
     if not {"versions", "older_than"} & how.keys():
         raise click.UsageError("pass --versions, --older-than or both to say which versions expire")

@@ -1,7 +1,7 @@
-"""Create options from the keywords of public functions, with their defaults and parts of their docstrings.
+"""Create command-line options from the keywords, defaults and docstrings of public functions.
 
-A subcommand gets the passed options as keyword arguments, and passes them to a public function. The condition
-of the option ``--where`` has Python syntax, but is never executed as Python code.
+A subcommand receives the passed options as keyword arguments, and passes the arguments to a public function.
+The condition of the option ``--where`` has Python syntax, but is never executed as Python code.
 """
 
 import ast
@@ -57,7 +57,8 @@ _FOREIGN = {
     "patterns, query the dataset with DuckDB",
 }
 
-# The maximum number of alternative lists of conditions. `and` over `or` multiplies their number.
+# The maximum number of alternative lists of conditions in a filter. Joining alternatives with `and`
+# multiplies the number of lists.
 _MOST_ALTERNATIVES = 1000
 
 
@@ -68,10 +69,11 @@ class _Column(NamedTuple):
 
 
 def parse(text: str) -> Filters:
-    """Parse comparisons of columns with literals, joined with `and`, `or` and `not`.
+    """Parse a condition: comparisons of columns with literals, joined with `and`, `or` and `not`.
 
-    A row is selected if it meets all conditions of at least one list. A column is a Python name or
-    ``column('any name')``. Any other text raises click.UsageError.
+    A row passes the returned filters if it meets all conditions of one or more inner lists. A column is
+    written as a Python name or as ``column('any name')``. Raise click.UsageError if ``text`` is not a valid
+    condition.
     """
     try:
         return _alternatives(ast.parse(text.strip(), mode="eval").body, False)
@@ -151,7 +153,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _storage_option(text: str) -> tuple[str, Any]:
-    """Parse a storage option. Values are JSON. Secrets stay text, even if they consist of digits."""
+    """Parse a storage option.
+
+    Values are JSON. A secret stays text, because JSON would convert a secret of digits to a number.
+    """
     name, value = _pair(text)
     is_secret = hide_secrets(value, {name: value}) != value
     if not is_secret or value.startswith(("{", "[")):
@@ -209,7 +214,7 @@ _PAIRS: dict[str, Any] = {"multiple": True, "callback": lambda _, __, value: dic
 _COUNT: dict[str, Any] = {"type": click.IntRange(1)}
 _BYTES: dict[str, Any] = {"type": _size, "metavar": "BYTES"}
 
-# The settings of each option that do not follow from the default and the annotation of its keyword.
+# Maps each keyword to the option settings that do not follow from the keyword's default and annotation.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "columns": {
         **_NAMES,
@@ -283,7 +288,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# The sections of ``--help``, each with the names of its options. The first section contains the rest.
+# Maps each section of ``--help`` to the names of its options. The first section contains all remaining
+# options.
 _SECTIONS = {
     "Options": (),
     "Rows and columns": (
@@ -338,7 +344,7 @@ class _Command(click.Command):
 
 
 def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
-    """Return the options for the named keywords, or by default for all keywords, of a public function."""
+    """Return click options for the named keywords of a public function, by default for all keywords."""
     parameters = _parameters(function)
     keywords = names or keywords_of(function)
     texts = _help_texts(function)
@@ -357,7 +363,7 @@ def keywords_of(function: Callable[..., Any]) -> list[str]:
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function, and the options of its parameters such as ``read_options``."""
+    """Return a function's parameters, and the options inside parameters such as ``read_options``."""
     parameters = dict(inspect.signature(function).parameters)
     for holder in OPTIONS.keys() & parameters:
         parameters |= OPTIONS[holder]
@@ -392,14 +398,14 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the start of the description of each parameter in a numpydoc docstring."""
+    """Return the first sentences of each parameter's description in a function's numpydoc docstring."""
     text = inspect.getdoc(function) or ""
     found = re.findall(r"^( {4}|)(?:``)?(\w+)(?:``)? : (.*)\n((?:\1    .*\n)+)", text, re.MULTILINE)
     return {name: _help_text(text, whole=kind.startswith("{")) for _, name, kind, text in found}
 
 
 def _help_text(text: str, whole: bool) -> str:
-    """Return a paragraph, or its first two sentences, with options in place of keywords."""
+    """Return a paragraph, or only its first two sentences, with keywords replaced by options."""
     sentences = re.split(r"(?<=\.)\s+(?=[A-Z\"`])", " ".join(text.split()).removeprefix("If True, "))
     text = " ".join(sentences if whole else sentences[:2])
     text = re.sub(
@@ -448,7 +454,10 @@ JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for s
 
 
 def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that turns a function into a subcommand. The function gets the passed options."""
+    """Return a decorator that turns a function into a subcommand.
+
+    The function receives the passed options as keyword arguments.
+    """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         def run(**values: Any) -> Any:

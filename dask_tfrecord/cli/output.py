@@ -1,9 +1,10 @@
 """Print the output of subcommands: tables on a terminal, JSON for scripts, and lines of text.
 
-Names and values come from data that is not trusted. Therefore `print_lines`, `json_lines` and `print_json`
-escape the characters that control a terminal. JSON text is exact, and is created one column at a time. JSON
-text follows the JSON mapping of protobuf, except that 64-bit integers are numbers. Bytes become base64, times
-become text as in RFC 3339, durations become seconds such as "1.5s", and NaN and infinity become text.
+Printed names and values come from data that is not trusted. `print_lines`, `json_lines` and `print_json`
+escape the characters that control a terminal. JSON text represents each value exactly, and is created one
+column at a time. JSON text follows the JSON mapping of protobuf, except that 64-bit integers are numbers.
+Bytes become base64 text, and times become text as in RFC 3339. Durations become seconds such as "1.5s". NaN
+and infinity become text.
 """
 
 import binascii
@@ -25,8 +26,8 @@ from dask_tfrecord.errors import counted
 
 _TEXT = pa.large_string()
 
-# An Arrow regular expression that matches every text with a character to escape, and some texts without one.
-# The syntax of Arrow's regular expressions differs from Python's.
+# An Arrow regular expression that matches every text that needs escapes, and some texts that need none. The
+# syntax of Arrow's regular expressions differs from Python's.
 _MAYBE_SPECIAL = (
     r'[\x00-\x1f"\\\x7f-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}-\x{206f}\x{feff}-\x{fffb}\x{e0000}-\x{e007f}]'
 )
@@ -89,7 +90,7 @@ def _texts(array: pa.Array) -> pa.Array:
         return _quoted(_joined(seconds, "s"))
     if types.is_date(type_) or types.is_time(type_):
         return _quoted(array.cast(_TEXT))
-    return pa.nulls(len(array), _TEXT)  # of the types of TFRecord columns, only the null type remains
+    return pa.nulls(len(array), _TEXT)  # the code above handles all types of TFRecord columns except null
 
 
 def _lists(array: pa.Array) -> pa.Array:
@@ -122,7 +123,7 @@ def _escaped(array: pa.Array) -> pa.Array:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """Convert timestamps to ISO 8601, in UTC and with a Z if they have a time zone."""
+    """Convert timestamps to ISO 8601 text. Timestamps with a time zone are in UTC and end with Z."""
     zone = "" if array.type.tz is None else "Z"
     return pc.replace_substring(
         _joined(array.cast(pa.timestamp(array.type.unit)).cast(_TEXT), zone), " ", "T"
@@ -130,7 +131,7 @@ def _instants(array: pa.Array) -> pa.Array:
 
 
 def _base64(array: pa.Array) -> pa.Array:
-    """Encode all values with one call of base64.
+    """Encode all values as base64 in one call.
 
     Each value is padded to a multiple of 3 bytes, so that the encoded values stay separate.
     """
@@ -157,10 +158,11 @@ def _joined(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
 
 
-# The width of tables in characters, if neither a terminal nor the variable COLUMNS sets the width.
+# The width of tables in characters if neither a terminal nor the variable COLUMNS defines a width.
 _WIDTH = 120
 
-# The maximum number of characters in a cell, and the minimum to which a cell is cut to fit the table's width.
+# Tables of rows show at most _CELL characters of a value that is not a number. In a table that is too wide,
+# cells of one column are cut to as few as _SHORT_CELL characters.
 _CELL = 40
 _SHORT_CELL = 12
 
@@ -170,7 +172,10 @@ def is_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON. Bytes, times and other values of types that JSON lacks become text."""
+    """Print a value as indented JSON.
+
+    Bytes, times and values of all other types that JSON lacks become text.
+    """
     text = json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False)
     _write(f"{escaped_json(text)}\n".encode())
 
@@ -232,7 +237,7 @@ def print_table(
 ) -> None:
     """Print a table without its empty columns. If the table is too wide, print a block of lines for each row.
 
-    The columns ``numbers`` are aligned to the right. Only the cells of the column ``cut`` may be cut.
+    Columns listed in ``numbers`` are aligned to the right. Only cells of the column ``cut`` may be shortened.
     """
     lines = [[printable("" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
     filled = [at for at in range(len(columns)) if len(lines) == 1 or any(line[at] for line in lines[1:])]
@@ -292,7 +297,8 @@ def print_frame(table: pa.Table) -> None:
 
 
 def _cells(column: pa.ChunkedArray) -> list[str]:
-    if pa.types.is_float64(column.type):  # the values are stored as 32-bit floats, whose text is shorter
+    # Features store 32-bit floats, whose text is shorter than the text of 64-bit floats.
+    if pa.types.is_float64(column.type):
         column = column.cast(pa.float32(), safe=False)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     texts = column.cast(pa.large_string()) if is_text else json_values(column)

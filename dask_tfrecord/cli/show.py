@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import counted, literal
 from dask_tfrecord.exports import metadata_schema
 
-# The largest number of versions that the text of a description shows.
+# The text of a description lists at most this many versions.
 _VERSIONS = 5
 
 
@@ -167,15 +167,15 @@ _COLOUR = "#3b6ea5"
 
 def draw(target: str, dataset: Dataset) -> None:
     """Draw a dataset to a file whose suffix determines the format, such as .png, .svg or .pdf."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is optional
-    from matplotlib.figure import Figure  # matplotlib's Agg canvas needs no window system
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # Matplotlib is an optional package.
+    from matplotlib.figure import Figure  # Matplotlib's Agg canvas needs no window system.
 
     known = FigureCanvasAgg.get_supported_filetypes()
     if PurePath(target).suffix[1:] not in known:
         raise click.UsageError(f"--plot needs a name with one of the suffixes {', '.join(sorted(known))}")
     pieces = [*dataset.get_fragments()]
     count = min(_FILES, len(pieces))
-    # The selected pieces are spread over the whole dataset.
+    # Select fragments that are spread over the whole dataset.
     spread = [pieces[at * len(pieces) // count] for at in range(count)]
     rows = pa.concat_tables([piece.head(_ROWS // count) for piece in spread])
     panels: list[tuple[str, pd.Series]] = [("bytes of a file", dataset.files["bytes"].to_pandas())]
@@ -242,7 +242,7 @@ def _draw_panel(axes: Any, values: pd.Series) -> None:
             axes.ticklabel_format(axis="x", useOffset=False)
 
 
-# The number of rows in each aligned table on a terminal.
+# A terminal shows rows in aligned tables of at most this many rows.
 _PAGE = 100
 
 
@@ -254,8 +254,8 @@ def _rows(default: int, text: str) -> click.Option:
 
 @options.command("head", options.PATHS, _rows(10, "Number of rows."), *options.READ, options.JSON)
 def head_command(path: Any, rows: int, as_json: bool, **read: Any) -> None:
-    """On a terminal, the rows are printed as a table, and otherwise as JSON lines. Only the start of the
-    first file is read, and a sample of other files if the types are not known.
+    """The rows are printed as a table on a terminal, and as JSON lines elsewhere. The command reads only the
+    start of the first file. If the types are not known, the command also samples other files.
     """
     _print_rows(dask_tfrecord.open_dataset(path, **read).head(rows), as_json)
 
@@ -274,8 +274,8 @@ def _print_explanation(ddf: Any, as_json: bool) -> None:
 
 @options.command("cat", options.PATHS, *options.READ, _explain, options.JSON)
 def cat_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
-    """On a terminal, the rows are printed as tables, and otherwise as JSON lines. The command needs only a
-    few MiB of memory, whatever the size of the dataset.
+    """The rows are printed as tables on a terminal, and as JSON lines elsewhere. The command needs only a few
+    MiB of memory, whatever the size of the dataset.
     """
     if explain:
         _print_explanation(dask_tfrecord.read_tfrecord(path, index=False, **read), as_json)
@@ -294,7 +294,7 @@ def _print_rows(table: pa.Table, as_json: bool) -> None:
 
 @options.command("count", options.PATHS, *options.READ, _explain, options.JSON, *options.COMPUTING)
 def count_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
-    """No data file is read if the dataset has a snapshot and there is no --where."""
+    """If the dataset has a snapshot and --where is not passed, no data file is read."""
     if explain:
         read = {**read, "columns": [], "index": False}
         _print_explanation(dask_tfrecord.read_tfrecord(path, **read), as_json)
@@ -332,8 +332,8 @@ def _schema_code(path: Any, form: str, read: dict[str, Any]) -> str:
             raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
         return metadata_schema(Snapshot.open(path, **read))
     if form == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else importing TensorFlow prints lines
-        from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is an optional package
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Importing TensorFlow would print log lines.
+        from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is an optional package.
 
         return feature_spec(path, **read).code()
     schema = dask_tfrecord.open_dataset(path, **read).schema
@@ -352,9 +352,9 @@ _plot = click.Option(
 
 @options.command("describe", options.PATHS, _rows(5, "Rows to show."), _plot, *options.READ, options.JSON)
 def describe_command(path: Any, rows: int, as_json: bool, plot: str | None = None, **read: Any) -> None:
-    """The numbers come from the snapshot, so only a few MiB are read. Without a snapshot, the number of rows,
-    the nulls and the ranges are not known. The command `count` counts the rows, and `add-snapshot` stores
-    these numbers in a snapshot.
+    """The printed numbers come from the snapshot, so the command reads only a few MiB. Without a snapshot,
+    the number of rows, the null counts and the value ranges are not known. The command `count` counts the
+    rows. The command `add-snapshot` stores row counts, null counts and value ranges in a snapshot.
     """
     dataset = dask_tfrecord.open_dataset(path, **read)
     table = dataset.head(rows)

@@ -18,11 +18,11 @@ from dask_tfrecord.errors import IGNORE_FEATURES, CorruptRecordError, Remedy, Sc
 Kind = Literal["int64", "float", "bytes", "string"]
 RecordType = Literal["example", "sequence_example", "bytes"]
 
-# The key of a feature in a record: the feature's name, and True if the feature is a feature list. A
-# SequenceExample may have a feature and a feature list of the same name.
+# Identifies a feature in a record by a name and a bool, which is True for a feature list. A SequenceExample
+# may have a feature and a feature list of the same name.
 FeatureKey: TypeAlias = tuple[str, bool]
 
-# Maps each kind to the Arrow type of the values that the kernel encodes and decodes.
+# Maps each kind of feature to the Arrow type of the values that the kernel encodes and decodes.
 KIND_TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
     "float": pa.float32(),
@@ -34,8 +34,8 @@ KIND_TYPES: dict[str, pa.DataType] = {
 class Column(NamedTuple):
     """The name, kind and depth of the feature that stores a column.
 
-    The kind "string" is a bytes feature whose values must be valid UTF-8. The depth is 0 for a scalar, 1 for
-    a list, and 2 for a list of lists, which is a feature list of a SequenceExample.
+    The kind "string" means a bytes feature whose values must be valid UTF-8. The depth is 0 for a scalar, 1
+    for a list, and 2 for a list of lists, which is a feature list of a SequenceExample.
     """
 
     name: str
@@ -53,7 +53,7 @@ def nested(type_: pa.DataType, depth: int) -> pa.DataType:
     return nested(pa.list_(type_), depth - 1) if depth else type_
 
 
-# The kernel's reasons if a value does not fit its column in the schema, but the file is not damaged.
+# Maps the kernel's reasons why an undamaged record does not fit the schema to error messages.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
@@ -61,11 +61,11 @@ _SCHEMA_PROBLEMS = {
     "unknown feature": "the record has this feature, the schema does not",
 }
 
-# The kernel's reasons for damage to a record whose length is intact.
+# The reasons that the kernel reports for a damaged record whose length is intact.
 TOO_LONG = "record is longer than max_record_bytes"
 DAMAGED_DATA = "checksum of the record data does not match"
 
-# The kernel's reasons for a record whose checksums are correct but whose payload is not an Example.
+# The reasons that the kernel reports for a record with correct checksums whose payload is not an Example.
 NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
 PAYLOAD_REASONS = frozenset(
     {
@@ -76,14 +76,15 @@ PAYLOAD_REASONS = frozenset(
     }
 )
 
-# The kernel's reason if a record would raise the number of inferred features above ``max_features``.
+# The reason that the kernel reports if a record would raise the number of inferred features above
+# ``max_features``.
 TOO_MANY_FEATURES = "more features than max_features"
 
 _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
 
 
 class Damage(NamedTuple):
-    """The position of a record that the kernel could not decode, and why. See ``_kernel.pyi``."""
+    """Describe where and why the kernel could not decode a record. See ``_kernel.pyi``."""
 
     record: int
     offset: int
@@ -94,8 +95,8 @@ class Damage(NamedTuple):
     unknown: Column | None = None
 
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
-        """Return the exception for this damage. ``record`` and ``offset`` say where the decoded data starts
-        in the file.
+        """Return the exception that describes the damage. ``record`` and ``offset`` are the position in the
+        file at which the decoded data starts.
         """
         column = columns[self.column] if self.column >= 0 else self.unknown
         place: dict[str, Any] = {
@@ -135,7 +136,7 @@ def too_many_features(count: int, **place: Any) -> SchemaError:
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a feature in the context if its column reads a feature list, or vice versa."""
+    """Return the error for a context feature whose column reads a feature list, or vice versa."""
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
@@ -155,7 +156,8 @@ class Checked(NamedTuple):
     A damaged range is either one record whose length is considered correct, or all bytes up to the next
     record. If ``continues`` is True, the first range continues the last range of the preceding data. If
     ``is_open`` is True, the last range may continue in the following data. ``records_before`` counts the
-    intact records before each range. ``reasons`` are indices into ``texts``.
+    intact records before each range. For each range, ``reasons`` contains the index of the reason in
+    ``texts``.
     """
 
     records: int
@@ -185,7 +187,7 @@ class Checked(NamedTuple):
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the joined bytes of the intact records. They are copied only if a range is damaged."""
+        """Return the joined bytes of the intact records. The bytes are copied only if a range is damaged."""
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
         return memoryview(self._take(data, 0).buffers()[2] or b"")
@@ -201,8 +203,8 @@ class Checked(NamedTuple):
         return take_bytes(spans(data, bounds), np.arange(first, len(bounds) - 1, 2).data)
 
 
-# The names are assigned, because import-linter mistakes a from-import of the compiled module for an import of
-# the package.
+# Assign the members of the kernel to names, because import-linter mistakes a from-import of the compiled
+# module for an import of the package.
 adler32_combine = _kernel.adler32_combine
 crc32_combine = _kernel.crc32_combine
 crc32c = _kernel.crc32c
@@ -213,10 +215,11 @@ pool_array = _kernel.pool_array
 raise_pool_limit = _kernel.raise_pool_limit
 SparseReader = _kernel.SparseReader
 
-# The largest size in bytes that protobuf allows for a message, and therefore for the payload of a record.
+# The maximum size of a record's payload in bytes, which is protobuf's limit for a message.
 MAX_RECORD_BYTES = 2**31 - 1
 
-# The frame of a record: the payload's length (8 bytes, little-endian), a CRC (4), the payload, and a CRC (4).
+# A record's frame consists of the payload's length (8 bytes, little-endian), a CRC (4 bytes), the payload,
+# and a CRC (4 bytes).
 HEADER_BYTES = 12
 FRAME_BYTES = HEADER_BYTES + 4
 
@@ -236,7 +239,7 @@ def _damage(fields: "_kernel.Damage | None") -> Damage | None:
 
 
 class Decoded(NamedTuple):
-    """The result of `Decoder.decode`: a batch, the number of bytes that were used, and any damage."""
+    """The result of `Decoder.decode`: a batch, the number of consumed bytes, and any damage."""
 
     batch: pa.RecordBatch
     consumed: int
@@ -255,7 +258,7 @@ class Fed(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The number of nulls, the least and the greatest value of a column, for each of several row ranges."""
+    """For one column, the null count, the least value and the greatest value of each row range."""
 
     nulls: list[int]
     least: list[Any]
@@ -275,8 +278,8 @@ class Encoder:
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Ints | None = None
     ) -> tuple[int, int, int]:
-        """Encode rows as the kernel's `Encoder` does. At least the last ``SPARE_BYTES`` bytes of ``out`` stay
-        unused.
+        """Encode rows into ``out``, as the kernel's `Encoder` does. At least the last ``SPARE_BYTES`` bytes
+        of ``out`` stay unused.
 
         If a value cannot be encoded, raise SchemaError with the column and the row.
         """
@@ -317,28 +320,30 @@ class Decoder:
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:
-        """Decode the complete records at the start of ``data`` to a new batch."""
+        """Decode the complete records at the start of ``data`` into a new batch."""
         fed = self.feed(data, final=final)
         return Decoded(self.take(), fed.consumed, fed.damage)
 
     def feed(self, data: Buffer, *, final: bool, more: int = 0) -> Fed:
-        """Decode the complete records at the start of ``data``, and add them to the batch of `take`.
+        """Decode the complete records at the start of ``data``, and add them to the batch that `take`
+        returns.
 
-        Unless ``final`` is True, the data of the next call must begin with the last record if this record is
-        incomplete. ``more`` estimates how many bytes of records later calls add before `take`. Memory for
-        these bytes is reserved. Raise ValueError if the batch already contains records and would exceed 2
-        GiB: the caller must first call `take`.
+        Unless ``final`` is True, pass an incomplete last record again, at the start of the next call's data.
+        ``more`` estimates how many bytes of records later calls add before `take`. Memory for ``more`` bytes
+        is reserved. Raise ValueError if the batch already contains records and would exceed 2 GiB: the caller
+        must first call `take`.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
 
     def feed_records(self, data: Sequence[Buffer], places: Ints, rows: Ints) -> Fed:
-        """Decode records at given positions in several buffers, and add them to the batch of `take`.
+        """Decode records at given positions in several buffers, and add them to the batch that `take`
+        returns.
 
         Each row of ``places`` contains the index of a record's buffer, and the start and the end of the
-        record's frame in this buffer. ``rows`` are the indices of the rows of ``places`` to decode, in any
-        order. The call stops before a record with which the batch would exceed 2 GiB. Raise IndexError for an
-        index outside ``places``, and for a record outside its buffer.
+        record's frame in this buffer. ``rows`` contains the indices of the rows of ``places`` to decode, in
+        any order. Decoding stops before a record that would make the batch exceed 2 GiB. Raise IndexError for
+        an index outside ``places``, and for a record outside its buffer.
         """
         records, consumed, damage = self._kernel.feed_records(data, places.data, rows.data)
         return Fed(records, consumed, _damage(damage))
@@ -364,9 +369,8 @@ class Feature(NamedTuple):
 class Inference:
     """Collect the features of records over several calls, to infer a schema, and find damaged records.
 
-    For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records. -1 means
-    that the number of records is not limited. A record that would raise the number of features above
-    ``max_features`` counts as damaged.
+    For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records; -1 means
+    no limit. A record that would raise the number of features above ``max_features`` counts as damaged.
     """
 
     def __init__(
@@ -391,8 +395,8 @@ class Inference:
         return Fed(records, consumed, _damage(damage))
 
     def check(self, data: Buffer, *, final: bool, limit: int | None = None) -> Checked:
-        """Add the intact records of ``data`` to the inference, and find the damage between the records. On
-        one object, use either `check` or `feed`.
+        """Add the intact records of ``data`` to the inference, and find the damage between the records. Call
+        either `check` or `feed` on an object, never both.
 
         The data of each call must begin with the first byte that the previous call did not use. ``limit`` is
         the number of bytes from the start of the data to the end of the file.
@@ -427,7 +431,7 @@ def scan(
     If ``offsets`` is True, the result contains the offsets of all records. If ``every`` is not 0, the result
     contains the offsets and the indices of the records at which blocks can start. A block can start at the
     first record, and at each record that begins at least ``every`` bytes after the previous block start. If
-    ``final`` is True, an incomplete last record is damage.
+    ``final`` is True, an incomplete last record counts as damage.
     """
     records, consumed, damage, *arrays = _kernel.scan(
         data,
@@ -444,9 +448,10 @@ def scan(
 class FoundRecord(NamedTuple):
     """The result of `find_record`.
 
-    If ``proven`` is True, a record of ``size`` bytes starts at ``offset``. Otherwise, no record was
-    found: no record starts before ``offset``. If ``size`` is not 0, a record may start at ``offset``. To
-    decide whether a record starts at ``offset``, the search needs ``size`` + 12 bytes from ``offset`` on.
+    If ``proven`` is True, a record of ``size`` bytes starts at ``offset``. If ``proven`` is False, no record
+    was found, and no record starts in the searched bytes before ``offset``. If ``proven`` is False and
+    ``size`` is not 0, a record may start at ``offset``. To decide whether a record starts at ``offset``, the
+    search needs ``size`` + 12 bytes from ``offset`` on.
     """
 
     offset: int
@@ -467,8 +472,8 @@ def find_record(
     describes.
 
     A record counts as proven if both of its checksums are correct, and if the end of the file or a length
-    with a correct checksum follows. Use ``lenient`` after damage: a record is then proven even if either its
-    payload or the bytes after the record are damaged.
+    with a correct checksum follows. Pass ``lenient=True`` after damage: a record then counts as proven even
+    if either its payload or the bytes after the record are damaged.
     """
     return FoundRecord(
         *_kernel.find_record(

@@ -2,7 +2,7 @@
 
 To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module works on bytes, and reads
 and writes no files. Each compressed block can be decompressed without the blocks before it, and all blocks of
-a file together form an ordinary compressed file. Compressed files of any tool are read from start to end in
+a file together form an ordinary compressed file. Compressed files from any tool are read from start to end in
 bounded memory, and may contain several consecutive streams or frames.
 """
 
@@ -22,11 +22,11 @@ from typing_extensions import Buffer
 from dask_tfrecord.codec import HEADER_BYTES, adler32_combine, crc32_combine, scan
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 
-# The number of bytes at the start of a file that `looks_like` needs to distinguish text from binary data.
+# `looks_like` needs this many bytes from the start of a file to distinguish text from binary data.
 LOOK_BYTES = 512
 
-# Maps first bytes to the format of a file: a format for tables, or a format that downloads, exports and
-# copies leave among data files.
+# Maps the first bytes of a file to the name of its format. Some formats store tables. Downloads, exports and
+# copies leave files of the other formats among data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",
@@ -41,8 +41,8 @@ _MAGIC = {
     b"\x1f\x8b": "a gzip file",
 }
 
-# The largest size in bytes of a block of Hadoop's codecs. A file of Hadoop's codecs begins with two
-# big-endian sizes: of a block, and of the block's first chunk.
+# The maximum size in bytes of a block in a file of Hadoop's codecs. A file of Hadoop's codecs begins with two
+# big-endian sizes: the size of a block, and the size of the block's first chunk.
 _HADOOP_BLOCK_BYTES = 1 << 26
 
 _WHITESPACE = b"\t\n\r\f"
@@ -70,7 +70,7 @@ def looks_like(head: bytes) -> str | None:
 def _is_text(head: bytes) -> bool:
     if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
         return False
-    try:  # the last character of the text may be incomplete
+    try:  # ``head`` may end within a character of the text
         return bool(getincrementaldecoder("utf-8")().decode(head))
     except UnicodeDecodeError:
         return False
@@ -89,11 +89,11 @@ def _kind_of_text(head: bytes) -> str:
     return "text"
 
 
-# The highest compression level of ISA-L, whose lowest level is 0. Higher levels use zlib, which is many times
-# slower.
+# The highest compression level of ISA-L, whose lowest level is 0. For higher levels, the package uses zlib,
+# which is many times slower than ISA-L.
 _HIGHEST_ISAL_LEVEL = 3
 
-# The header of gzip files contains no file name, no time and no operating system. The zlib header declares a
+# _GZIP_HEADER contains no file name, no modification time and no operating system. _ZLIB_HEADER declares a
 # window of 32 KiB and the default level.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
@@ -101,11 +101,12 @@ _ZLIB_HEADER = b"\x78\x9c"
 # The bytes of the empty block that ends a deflate stream.
 EMPTY_LAST_BLOCK = b"\x03\0"
 
-# A full flush ends each block of a gzip or zlib file. These are the last bytes of a full flush.
+# Each block that the package writes to a gzip or zlib file ends with a full flush. A full flush ends with
+# these four bytes.
 _FLUSH = b"\0\0\xff\xff"
 
-# The window size of xz in bytes. A block has about this many bytes, so a larger window would only use more
-# memory. The default window of xz is 8 MiB.
+# The window size in bytes with which xz files are compressed. A block has about as many bytes as the window,
+# so a larger window would only use more memory. The default window size of xz is 8 MiB.
 _XZ_WINDOW_BYTES = 1 << 20
 
 
@@ -114,8 +115,8 @@ class Compressor(Protocol):
     `tail`.
 
     The bytes of the file depend only on the content of the blocks and on the level. If a file has blocks,
-    ``tail_bytes`` is the size of the tail after the last block. To add a file, `add_file` needs the last
-    ``end_bytes`` bytes of this file.
+    ``tail_bytes`` is the size of the tail after the last block. To add another file, `add_file` needs the
+    last ``end_bytes`` bytes of the added file.
     """
 
     head: bytes
@@ -126,16 +127,16 @@ class Compressor(Protocol):
         """Compress a block. Several threads may call `compress` at the same time."""
 
     def add(self, content: Buffer, /) -> None:
-        """Add a block to the checksum and the size in the tail. Call `add` once for each block, in the order
-        of the blocks in the file.
+        """Include a block in the checksum and the size that the tail stores. Call `add` once for each block,
+        in the order of the blocks in the file.
         """
 
     def add_file(self, end: bytes, size: int) -> None:
-        """Add the content of another file to the checksum and the size in the tail.
+        """Include the content of another file in the checksum and the size that the tail stores.
 
-        The blocks of the other file become blocks of this file. ``size`` is the decompressed size of these
-        blocks, and ``end`` contains the last `end_bytes` bytes of the other file. Raise CorruptRecordError if
-        no file of this class can end with these bytes.
+        The blocks of the other file become blocks of this file. ``size`` is the decompressed size of the
+        added blocks, and ``end`` contains the last `end_bytes` bytes of the other file. Raise
+        CorruptRecordError if no file of this class can end with ``end``.
         """
 
     def tail(self) -> bytes: ...
@@ -146,8 +147,8 @@ class DeflateCompressor:
     block.
 
     The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading a gzip file if
-    the end of a member lies across the end of TensorFlow's read buffer. Of several zlib streams, TensorFlow
-    reads only the first stream.
+    the end of a member crosses the end of TensorFlow's read buffer. Of several zlib streams, TensorFlow reads
+    only the first stream.
     """
 
     def __init__(self, level: int, *, gzip: bool) -> None:
@@ -187,8 +188,8 @@ class DeflateCompressor:
 
 
 class FrameCompressor:
-    """Compress each block to a complete frame with ``compress``. A file without blocks consists of one empty
-    frame.
+    """Compress each block into a complete frame with ``compress``. A file without blocks consists of one
+    empty frame.
     """
 
     head = b""
@@ -209,32 +210,32 @@ class FrameCompressor:
 
 
 def compress_gzip(level: int) -> Compressor:
-    """Return the compressor of a gzip file."""
+    """Return a compressor for a gzip file."""
     return DeflateCompressor(level, gzip=True)
 
 
 def compress_zlib(level: int) -> Compressor:
-    """Return the compressor of a zlib file."""
+    """Return a compressor for a zlib file."""
     return DeflateCompressor(level, gzip=False)
 
 
 def compress_zstd(level: int) -> Compressor:
-    """Return the compressor of a file of Zstandard frames."""
+    """Return a compressor for a file of Zstandard frames."""
     return FrameCompressor(lambda content: _arrow_frame("zstd", level, content))
 
 
 def compress_lz4(level: int) -> Compressor:
-    """Return the compressor of a file of LZ4 frames."""
+    """Return a compressor for a file of LZ4 frames."""
     return FrameCompressor(lambda content: _arrow_frame("lz4", level, content))
 
 
 def compress_bz2(level: int) -> Compressor:
-    """Return the compressor of a file of bzip2 streams."""
+    """Return a compressor for a file of bzip2 streams."""
     return FrameCompressor(lambda content: bz2.compress(content, level))
 
 
 def compress_xz(level: int) -> Compressor:
-    """Return the compressor of a file of xz streams."""
+    """Return a compressor for a file of xz streams."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": _XZ_WINDOW_BYTES}]
     return FrameCompressor(lambda content: lzma.compress(content, check=lzma.CHECK_CRC32, filters=filters))
 
@@ -245,25 +246,25 @@ def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
 
 
 # One step reads at most _INPUT_BYTES compressed bytes, and returns at most _OUTPUT_BYTES decompressed bytes.
-# The limits bound the memory, however much the data expands.
+# The two limits bound the memory of a step, however much the data expands.
 _INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 
 _XZ_MEMORY_BYTES = 1 << 28
 
-# The exceptions that the libraries raise for damaged compressed data.
+# The exceptions that the compression libraries raise for damaged data.
 _ISAL_ERROR: Any = igzip_lib.IsalError  # IsalError is a class, but isal's type stub declares an instance
 _DAMAGE: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
 
-# Type of a function that fills a view with the next bytes and returns the number of these bytes. The function
-# returns 0 only at the end.
+# Type of a function that copies the next bytes into a view and returns the number of copied bytes. The
+# function returns 0 only at the end of the data.
 ReadInto: TypeAlias = Callable[[memoryview], int]
 
 
 class Decompressor(Protocol):
     def readinto(self, view: memoryview, /) -> int:
-        """Fill the start of ``view`` with decompressed content. Return the number of bytes, which is 0 only
-        at the end of the content.
+        """Fill the start of ``view`` with decompressed content. Return the number of bytes written to
+        ``view``, which is 0 only at the end of the content.
 
         For damaged data, raise CorruptRecordError with the offset of the damage in the decompressed content.
         """
@@ -272,10 +273,10 @@ class Decompressor(Protocol):
 class StreamDecompressor:
     """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
-    Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. Any
-    bytes after a stream that are neither zeros nor a stream are damage. If ``single`` is True, the content
-    ends after the first stream. ``new_stream`` returns a decompressor object of igzip_lib, bz2 or lzma, which
-    detects the end of its stream.
+    Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. Bytes
+    after a stream count as damage unless they are zeros or another stream. If ``single`` is True, the content
+    ends after the first stream. ``new_stream`` returns a decompressor of igzip_lib, bz2 or lzma that detects
+    the end of its stream.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class StreamDecompressor:
         self._unread = b""  # the compressed bytes that no stream has consumed yet
         self._stream: Any = None
         self._streams = 0
-        self._offset = 0  # the offset in the decompressed content
+        self._offset = 0  # the offset of the next byte in the decompressed content
         self._stream_offset = 0
 
     def readinto(self, view: memoryview, /) -> int:
@@ -322,7 +323,8 @@ class StreamDecompressor:
     def _step(self, stream: Any, size: int) -> bytes:
         """Decompress at most ``size`` bytes of the stream. The returned bytes may be empty."""
         data = self._take() if stream.needs_input else b""
-        is_later = self._streams > 1 and self._offset == self._stream_offset  # a later stream without content
+        # A second or later stream has started, but has not returned any content.
+        is_later = self._streams > 1 and self._offset == self._stream_offset
         if stream.needs_input and not data:
             problem = f"the {self._name} stream is cut off"
             if is_later:  # the remaining bytes are too few to recognise a stream
@@ -353,7 +355,7 @@ class StreamDecompressor:
 
 
 class ArrowDecompressor:
-    """Read all frames of a file to their ends with pyarrow. Other bytes between or after frames are
+    """Read all frames of a file to their ends with pyarrow. Any other bytes between or after frames count as
     damage.
     """
 
@@ -361,7 +363,7 @@ class ArrowDecompressor:
         self._name = name
         self._source = _Source(readinto)
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._source, "r"), name)
-        self._offset = 0  # the offset in the decompressed content
+        self._offset = 0  # the offset of the next byte in the decompressed content
 
     def readinto(self, view: memoryview, /) -> int:
         try:
@@ -376,7 +378,9 @@ class ArrowDecompressor:
 
 
 class _Source:
-    """A file-like object with the methods that pyarrow calls. ``failure`` is the error of a failed read."""
+    """A file-like object with the methods that pyarrow calls. ``failure`` is the OSError of a failed read, or
+    None.
+    """
 
     closed = False
 
@@ -396,38 +400,38 @@ class _Source:
         """Do nothing, because the caller closes the underlying file."""
 
 
-# Each function below decompresses a complete file or, if ``inside`` is True, the rest of a file from a later
-# block on. ``inside`` makes a difference only for gzip and zlib, because the rest of a deflate stream has no
-# header, and only the checksum follows the stream.
+# Each function below decompresses a complete file. If ``inside`` is True, the input starts at a block inside
+# the file. The argument ``inside`` matters only for gzip and zlib: the rest of a deflate stream has no
+# header. Only the checksum follows the stream.
 
 
 def decompress_gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
-    """Return the decompressor of a gzip file, which may have several members."""
+    """Return a decompressor for a gzip file, which may have several members."""
     return _deflate("gzip", igzip_lib.DECOMP_GZIP, readinto, inside)
 
 
 def decompress_zlib(readinto: ReadInto, *, inside: bool) -> Decompressor:
-    """Return the decompressor of a file with one or more zlib streams."""
+    """Return a decompressor for a file with one or more zlib streams."""
     return _deflate("zlib", igzip_lib.DECOMP_ZLIB, readinto, inside)
 
 
 def decompress_zstd(readinto: ReadInto, *, inside: bool) -> Decompressor:
-    """Return the decompressor of a file of Zstandard frames."""
+    """Return a decompressor for a file of Zstandard frames."""
     return ArrowDecompressor("zstd", readinto)
 
 
 def decompress_lz4(readinto: ReadInto, *, inside: bool) -> Decompressor:
-    """Return the decompressor of a file of LZ4 frames."""
+    """Return a decompressor for a file of LZ4 frames."""
     return ArrowDecompressor("lz4", readinto)
 
 
 def decompress_bz2(readinto: ReadInto, *, inside: bool) -> Decompressor:
-    """Return the decompressor of a file of bzip2 streams."""
+    """Return a decompressor for a file of bzip2 streams."""
     return StreamDecompressor("bz2", readinto, bz2.BZ2Decompressor)
 
 
 def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
-    """Return the decompressor of a file of xz streams."""
+    """Return a decompressor for a file of xz streams."""
 
     def new_stream() -> lzma.LZMADecompressor:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
@@ -436,7 +440,7 @@ def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Return a decompressor of ISA-L. ``flag`` selects the header and checksum of either gzip or zlib."""
+    """Return an ISA-L decompressor. ``flag`` selects the header and checksum of either gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
 
@@ -448,7 +452,7 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Open the decompressor of a file. If ``inside`` is True, the file is read from a later block on."""
+    """Open a decompressor for a file. If ``inside`` is True, decompress the file from a later block on."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
@@ -457,8 +461,8 @@ class OpenDecompressor(Protocol):
 class Codec:
     """A compression format.
 
-    A file of the format starts with one of the byte strings in ``magic``. ``default_level`` is used for
-    ``compression_level=None``. ``tensorflow`` is True if TensorFlow can read the files.
+    A file in this format starts with one of the byte strings in ``magic``. ``default_level`` is used for
+    ``compression_level=None``. ``tensorflow`` is True if TensorFlow can read files of this format.
     """
 
     suffix: str
@@ -470,9 +474,9 @@ class Codec:
     tensorflow: bool = False
 
 
-# All pairs of first bytes that a zlib file can have, because zlib defines no magic number. The first byte of
-# a zlib file names deflate and a window size. The first two bytes, read as a big-endian number, are divisible
-# by 31.
+# zlib defines no magic number, so _ZLIB_HEADERS contains all byte pairs with which a zlib file can begin. The
+# first byte of a zlib file encodes the method deflate and a window size. The first two bytes, read as a
+# big-endian number, are divisible by 31.
 _ZLIB_HEADERS = tuple(
     bytes([first, second])
     for first in range(0x08, 0x88, 0x10)
@@ -480,9 +484,9 @@ _ZLIB_HEADERS = tuple(
     if (first << 8 | second) % 31 == 0
 )
 
-# For gzip and zlib, level 2 of ISA-L is nearly as fast as level 1 and compresses about as well as level 3 of
-# zlib. For xz, the default is level 1, because the library's default level 6 is slow. All remaining codecs
-# use the default levels of their libraries.
+# Level 2 of ISA-L, the default for gzip and zlib, is nearly as fast as level 1 and compresses about as well
+# as level 3 of zlib. For xz, the default is level 1, because the library's default level 6 is slow. The
+# codecs zstd, lz4 and bz2 use the default levels of their libraries.
 CODECS: dict[Compression, Codec] = {
     "gzip": Codec(".gz", (b"\x1f\x8b",), range(10), 2, compress_gzip, decompress_gzip, tensorflow=True),
     "zlib": Codec(".zz", _ZLIB_HEADERS, range(10), 2, compress_zlib, decompress_zlib, tensorflow=True),
@@ -531,7 +535,7 @@ def compressor(compression: Compression, level: int | None = None) -> Compressor
 
 
 def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool = False) -> Decompressor:
-    """Return the decompressor of a file. An empty file has empty content.
+    """Return a decompressor for a file. An empty file decompresses to empty content.
 
     If ``inside`` is True, ``readinto`` does not begin at the start of a file, but at a later block of a file
     that this library wrote.

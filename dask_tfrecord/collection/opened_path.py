@@ -20,7 +20,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.fields import Schema
 
-# The keywords that configure the access to a store. These keywords do not change which rows are read.
+# The keywords that configure access to a store, and do not change which rows are read.
 _STORE_KEYWORDS = frozenset({"storage_options", "filesystem"})
 
 
@@ -36,7 +36,7 @@ class OpenedPath:
         self._set(path, columns, keywords)
 
     def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
-        vars(self).clear()  # drop the values that were cached for another version
+        vars(self).clear()  # drop the values that were cached for another version of the dataset
         self._path, self._keywords, self._found = path, keywords, found
         self._names = None if columns is None else arguments.names("columns", columns)
 
@@ -51,7 +51,7 @@ class OpenedPath:
         return self._keywords.get("version")
 
     def _opened(self, request: ReadRequest | None = None) -> ReadPlan:
-        """Return the plan in which each file is one partition, and to which no filter has been applied."""
+        """Return the unfiltered plan in which each file is one partition."""
         if self._found is None:
             request = request or read_request(self._names, **self._keywords)
             path = self._path if isinstance(self._path, str | os.PathLike) else as_paths(self._path)
@@ -69,7 +69,7 @@ class OpenedPath:
         return discovery.plan(self._opened(request), request, _each(self._path)).with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
-        """Return ``columns``, in this order, or by default the columns requested when the path was opened."""
+        """Return ``columns`` as a schema; by default, the columns requested when the path was opened."""
         if (names := self._names if columns is None else columns) is None:
             return plan.schema
         return plan.schema.select(existing_names(plan.schema, "columns", names))
@@ -88,8 +88,7 @@ class OpenedPath:
         """Return the keywords with which the path was opened, for a method that processes all rows of the
         newest version.
 
-        Raise if one of these keywords restricts or changes the rows, unless ``accepted`` contains the
-        keyword.
+        Raise if a keyword restricts or changes the rows, unless ``accepted`` contains the keyword.
         """
         keywords = {name: value for name, value in self._keywords.items() if value is not None}
         for name in (*(["columns"] if self._names is not None else []), *keywords):

@@ -50,36 +50,37 @@ def read_tfrecord(
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
 
-    Importing `dask_tfrecord` also adds this function to Dask as ``dask.dataframe.read_tfrecord``.
+    Importing `dask_tfrecord` adds this function to Dask as ``dask.dataframe.read_tfrecord``.
 
-    A computation decodes only the columns that are needed, opens only the files that are needed, and verifies
-    every checksum of the bytes that it reads.
+    A computation decodes only the needed columns, opens only the needed files, and verifies every checksum in
+    the bytes that it reads.
 
     Parameters
     ----------
     path : str, path-like or list of these
         A directory with all its subdirectories, a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
-        or a list of these. Remote data needs a protocol such as ``s3://`` before the path.
+        or a list of these. A remote path begins with a protocol such as ``s3://``.
 
         A directory that `to_tfrecord` wrote has a snapshot. If ``path`` is a directory with a snapshot, the
-        read takes columns and types from the snapshot. For any other path, and for a list of directories, the
-        columns and types are inferred.
+        read takes columns and types from the snapshot. For a path that is not a directory with a snapshot,
+        and for a list of directories, the columns and types are inferred.
 
         If files of a numbered set, such as ``train-00000-of-00002``, are missing from a directory or a glob,
         the read warns and names these files.
 
         Files of other tools are read in the order of their paths, with or without a snapshot. A list of paths
         is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of the
-        writes, and the rows of each write keep their order. With partition columns, all rows of a directory
-        are adjacent. The directories are ordered by their first rows, or after ``colocate=True`` by hashes of
-        the values. With ``use_snapshot=False``, files are read in the order of their paths.
+        writes, and the rows of each write keep their order. If the dataset has partition columns, all rows of
+        a partition directory are adjacent. Partition directories are ordered by their first rows, or after a
+        write with ``colocate=True`` by hashes of the partition values. With ``use_snapshot=False``, files are
+        read in the order of their paths.
 
         As in Spark, files and directories whose names start with ``.`` or ``_`` are hidden, which means that
         they are not read. Globs and lists of directories skip the files of writes that are not committed. A
         file whose full path is passed is always read.
 
         Reads follow symbolic links to files and directories, except links to a parent directory. A directory
-        to which several links lead is read once, unless the name of a link contains another partition value.
+        that several links point to is read once, unless a link's name contains a different partition value.
         Pipes, sockets and devices are skipped. Passing the full path of a pipe, socket or device raises.
     columns : str or list of str, optional
         The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
@@ -91,160 +92,165 @@ def read_tfrecord(
 
         A mapping sets the types of some columns, instead of the inferred or stored types. In a mapping, the
         type None drops the column. A complete schema lists all columns. With a complete schema, no type is
-        inferred, and no other feature is read. A type may also be a string such as ``"int64"``, or a type of
-        NumPy, pandas or Python.
+        inferred, and features outside the schema are not read. Besides Arrow types, ``schema`` accepts
+        strings such as ``"int64"``, and types of NumPy, pandas and Python.
 
-        A complete schema may also come from another library: pass the path of a ``schema.pbtxt`` of
-        TensorFlow Metadata, the path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message
-        of TensorFlow Metadata, or a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``.
-        The path of a dataset selects the schema in the snapshot of that dataset. `types <../types.html>`_
-        lists the column for each kind of feature. A feature that no column can express raises.
+        A complete schema may come from another library: pass the path of a ``schema.pbtxt`` of TensorFlow
+        Metadata, the path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message of
+        TensorFlow Metadata, or a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``. If
+        ``schema`` is the path of a dataset, the schema in that dataset's snapshot is used. The page `types
+        <../types.html>`_ lists which column each kind of feature becomes. If no column can represent a
+        feature of the schema, the read raises.
 
         A column that the read finds in no record is null in all rows. If a snapshot or ``infer="all"`` proves
-        that no record contains the column, the read raises instead. A timestamp, time or duration type raises
-        if its unit differs from the unit in the snapshot.
+        that no record contains the column, the read raises instead. A timestamp, time or duration type in
+        ``schema`` raises if its unit differs from the unit in the snapshot.
     hive : bool or mapping of str to pyarrow.DataType, default True
-        If True, create partition columns from directories named ``key=value``.
+        With ``hive=True``, directories named ``key=value`` become partition columns.
 
         If ``path`` is a directory without a snapshot, only directory names below ``path`` are used; for
         globs, files and lists, all directory names of the path are used. A key whose values are all integers
-        in canonical form (``7``, not ``07``) becomes an int64 column. Any other key becomes a string column.
-        A mapping sets the types of the partition columns. A column in the mapping replaces a feature of the
-        same name. The value ``__HIVE_DEFAULT_PARTITION__`` is read as null. If the path of a file lacks a
-        key, the key is null in the rows of that file. If False, directory names are ignored.
+        in canonical form (``7``, not ``07``) becomes an int64 column. A key with any other value becomes a
+        string column. If ``hive`` is a mapping, it sets the types of the partition columns. A partition
+        column that the mapping names replaces a feature of the same name. The value
+        ``__HIVE_DEFAULT_PARTITION__`` is read as null. If the path of a file lacks a key, the key is null in
+        the rows of that file. With ``hive=False``, directory names are ignored.
     use_snapshot : bool, default True
-        If True and the directory has a snapshot, read the files that the snapshot lists. If False, read all
-        files in the directory as if another tool had written them.
+        If the directory has a snapshot, ``use_snapshot=True`` reads the files that the snapshot lists.
+        ``use_snapshot=False`` reads all files in the directory as if another tool had written them.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
         the rows that meet all conditions. A list of lists of conditions selects the rows that meet all
-        conditions of at least one list. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``,
-        ``>=``, ``in``, ``not in``, ``is`` and ``is not``. With ``is`` and ``is not``, the value None stands
-        for nulls, and the value NaN for both nulls and NaN. A null meets only conditions with the operators
+        conditions of any inner list. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``,
+        ``in``, ``not in``, ``is`` and ``is not``. With ``is`` and ``is not``, the value None stands for
+        nulls, and the value NaN for both nulls and NaN. A null meets only conditions with the operators
         ``is`` and ``not in``. Values of floating-point columns are compared as 32-bit floats, because
-        TFRecord stores 32-bit floats. The column "point/x" is the field "x" of the struct column "point".
+        TFRecord stores 32-bit floats. The name "point/x" refers to the field "x" of the struct column
+        "point".
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
         the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
-        parts that could also be written as lists of conditions skip files.
+        parts that could be written as lists of conditions skip files.
     split : str or list of str, optional
-        The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
-        partition column ``split``, unless a column of this name exists. Filters on ``split`` skip files. A
-        single name adds no column, and drops the column ``split`` of directories such as ``split=train``.
+        The split to load, such as ``"train"``, a list of splits, or ``"all"``. With a list or "all", the read
+        adds a partition column ``split``, unless a column of this name exists. Filters on the column
+        ``split`` skip the files of excluded splits. A single split name adds no column, and drops the column
+        ``split`` of directories such as ``split=train``.
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
-        all splits of a TFDS or TFX directory are read, with the column ``split``. A glob or a list raises if
-        the read finds several splits that no partition column separates. The read also raises if the path
-        contains several versions or configurations of a dataset. Unless the path is a glob or a list, a
-        missing file that ``dataset_info.json`` lists raises.
+        all splits of a TFDS or TFX directory are read, with the column ``split``. If ``path`` is a glob or a
+        list, the read raises for several splits that no partition column separates. The read raises if the
+        path contains several versions or configurations of a dataset. If ``path`` is neither a glob nor a
+        list, the read raises if a file listed in ``dataset_info.json`` is missing.
 
         In a TFDS directory, ``features.json`` declares the columns. Each leaf of the tree of features becomes
-        a column with the declared type and shape, and a name such as ``objects/bbox``. `types
+        a column with the declared type and shape, and a name such as ``objects/bbox``. The page `types
         <../types.html>`_ lists the Arrow type of each feature class.
     labels : {"names", "codes"}, default "names"
-        The values of columns with TFDS class labels. "names" reads categoricals of class names, in which the
-        class number -1 becomes null. "codes" reads class numbers.
+        How columns of TFDS class labels are read. "names" reads each column as a categorical of class names,
+        in which the class number -1 becomes null. "codes" reads class numbers.
     version : int, optional
         The version of the dataset to read, as in `open_dataset`. By default, the newest version is read.
         `Dataset.history` lists the versions of a dataset. An append keeps all earlier versions of the
-        dataset. Without ``keep_versions``, an overwrite removes all earlier versions, and
-        ``overwrite="partitions"`` removes them if it replaces a file. `cleanup` never removes a version.
+        dataset. Without ``keep_versions``, an overwrite removes all earlier versions;
+        ``overwrite="partitions"`` removes them only if it replaces a file. `cleanup` never removes a version.
     blocksize : int, str or None, default "default"
-        The target size of a partition, in bytes of the stored files. If None, each file is one partition.
-        "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128
-        MiB" unless it was changed.
+        The target size of a partition, in bytes of the stored files. With ``blocksize=None``, each file is
+        one partition. "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration,
+        which is "128 MiB" unless it was changed.
 
         Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
         read, even if the files are compressed. Uncompressed files of other tools are first read once, in
-        parallel, to find where records begin. After `Dataset.add_snapshot`, this extra read is not needed.
-        Neighbouring files that are smaller than ``blocksize`` share a partition if their partition columns
-        have the same values.
+        parallel, to find where records begin. After `Dataset.add_snapshot`, no extra read is needed to find
+        where records begin. Neighbouring files that are smaller than ``blocksize`` share a partition if their
+        partition columns have the same values.
     partition_by : str or list of str, optional
-        The partition columns that divide the rows into Dask partitions. Each Dask partition then contains all
-        rows of one key, and only these rows. A key is a combination of values of the named columns, where
-        null counts as a value. ``ddf.map_partitions(function, meta=...)`` then calls the function once for
-        each key, without a shuffle.
+        The partition columns that divide the rows into Dask partitions. With ``partition_by``, each Dask
+        partition contains exactly the rows of one key. A key is a combination of values of the named columns,
+        where null counts as a value. With ``partition_by``, ``ddf.map_partitions(function, meta=...)`` calls
+        the function once for each key, without a shuffle.
 
         All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
-        are not split or joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. The
-        partition of a key is empty if no row of the key passes ``filters``. If ``filters`` skip all files of
-        a key, the key has no partition. A name in ``partition_by`` that is not a partition column raises.
+        are neither split nor joined: ``blocksize`` has no effect, and ``max_corrupt`` applies to each file.
+        The partition of a key is empty if no row of the key passes ``filters``. If ``filters`` skip all files
+        of a key, the key has no partition. A name in ``partition_by`` that is not a partition column raises.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record. "bytes" accepts any payload, and reads the payloads into one
-        binary column, ``record``. "infer" selects "bytes" for records that are not messages, and also, with a
-        warning, for messages that are not Examples.
+        The type of the message in each record. ``record_type="bytes"`` accepts any payload, and reads the
+        payloads into one binary column, ``record``. ``record_type="infer"`` selects "bytes" for records that
+        are not messages and, with a warning, for messages that are not Examples.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
         The codec of the files. "infer" detects the codec of each file from its first bytes, not from its
-        name. TensorFlow's names "GZIP", "ZLIB" and "" for codecs are accepted.
+        name. TensorFlow's codec names "GZIP", "ZLIB" and "" are accepted.
     extra : {"raise", "ignore"}, default "raise"
-        What happens if a record contains a feature without a column, for example because no sampled record
-        contains this feature. "raise" raises an error if all columns are read and ``schema`` is not a
-        complete schema. Records that ``filters`` skip without reading them are not checked. "ignore" does not
-        read the feature.
+        How the read treats a feature without a column, which can occur because no sampled record contains the
+        feature. ``extra="raise"`` raises an error, but only if all columns are read and ``schema`` is not a
+        complete schema. Records that ``filters`` skip without reading them are not checked.
+        ``extra="ignore"`` ignores features without a column.
     include_path_column : bool or str, default False
-        If set, add a column with the path of each record's file, named ``path`` or by the given string.
+        If True, add a column ``path`` with the path of each record's file; a string sets another column name.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
-        What happens with damaged records. "raise" raises an error for a damaged record. "skip" drops damaged
-        records, reads all other records, and warns once per file and partition. "quarantine" also skips
-        damaged records, and stores the lost bytes in the directory ``quarantine_path``.
+        How the read treats damaged records. ``on_corrupt="raise"`` raises an error for a damaged record.
+        ``on_corrupt="skip"`` drops damaged records, reads all other records, and warns once per file and
+        partition. ``on_corrupt="quarantine"`` skips damaged records, and stores the lost bytes in the
+        directory ``quarantine_path``.
 
         If the payload of a record is damaged or is not a message, one record is lost. If the length of a
-        record is damaged, all bytes up to the next record with valid checksums are lost. A file that was
-        replaced after the read had listed it always raises. A value that does not fit its column always
-        raises.
+        record is damaged, all bytes up to the next record with valid checksums are lost. With every
+        ``on_corrupt``, the read raises if a file was replaced after the read had listed the file. With every
+        ``on_corrupt``, a value that does not fit its column raises.
     read_options : dict, optional
         Options that few reads need:
 
         ``infer`` : {"sample", "all"}, default "sample"
-            The records from which columns and types are inferred. "sample" uses some records of the first
-            file, the last file and a few files between them. If the sample contains no feature, or a feature
-            without a value, up to 64 MiB more are read. "all" uses every record, so all files are read one
-            additional time.
+            The records from which columns and types are inferred. ``infer="sample"`` infers columns and types
+            from some records of the first file, the last file and a few files between them. If the sample
+            contains no feature, or a feature without a value, up to 64 MiB more data is read. ``infer="all"``
+            uses every record, so all files are read one additional time.
 
         ``include_offset_column`` : bool or str, default False
-            If set, add a column with the byte offset of each record in its decompressed file, named
-            ``offset`` or by the given string.
+            If True, add a column ``offset`` with the byte offset of each record in its decompressed file; a
+            string sets another column name.
 
         ``max_corrupt`` : int or float, optional
             The maximum number or fraction of records that each partition may lose to damage; a greater loss
-            raises. An integer is a number of records, and a byte range without recognisable records counts as
-            one record. A float between 0 and 1 is a fraction of the records of the partition. By default, the
-            loss is not limited.
+            raises. If ``max_corrupt`` is an integer, it limits the number of records, and a byte range
+            without recognisable records counts as one record. If ``max_corrupt`` is a float between 0 and 1,
+            it limits the fraction of the partition's records. By default, any number of records may be lost.
 
         ``quarantine_path`` : str or path-like, optional
             The directory, preferably a new one, for the lost bytes of ``on_corrupt="quarantine"``. Each task
             writes one Parquet file for each damaged file, or part of a file, that the task reads. The Parquet
             file contains a row for each damaged range, with the columns ``file``, ``offset``, ``length``,
             ``reason`` and ``bytes``. A long damaged range is divided into several rows. ``storage_options``
-            also apply to this directory.
+            apply to the quarantine directory as well.
 
         ``verify_crc`` : bool, default True
-            If True, verify the checksum of each record's payload. If False, damaged values may be read as
-            valid values. The checksums of the record lengths are always verified. If False, the checksum that
-            a snapshot stores for a complete file is verified only if the modification time of the file
-            differs from the time in the snapshot.
+            If True, verify the checksum of each record's payload. With ``verify_crc=False``, damaged values
+            may be read as valid values. The checksums of the record lengths are always verified. With
+            ``verify_crc=False``, the checksum that a snapshot stores for a complete file is verified only if
+            the file's modification time differs from the snapshot.
 
             With ``verify_crc=False``, the read skips large values of columns that are not requested. For
-            example, the labels of images are then read many times faster. Only values of at least 32 KiB are
-            skipped, if they are bytes or lists of floats in local uncompressed files. Skipped bytes are not
-            verified.
+            example, reading only the labels of images is many times faster. Only values of at least 32 KiB
+            are skipped, if they are bytes or lists of floats in local uncompressed files. Skipped bytes are
+            not verified.
 
         ``max_record_bytes`` : int or str, default 2 GiB - 1
-            The maximum size of a record, in bytes. A longer record is treated as damage, so that hostile
-            files cannot use up the memory.
+            The maximum size of a record, in bytes. A record above this size is treated as damage, so that
+            hostile files cannot use up the memory.
 
         ``max_features`` : int, optional
             The maximum number of different features in all sampled records, if columns are inferred from
-            these records. With more features, the read raises, so that hostile files cannot use up the
-            memory. The default is 10,000. If None, the number is not limited. A snapshot may have any number
-            of columns.
+            these records. If the sampled records have more features, the read raises, so that hostile files
+            cannot use up the memory. The default is 10,000. With ``max_features=None``, the number of
+            features is not limited. A snapshot may have any number of columns.
     index : str, list of str or False, optional
         The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
         restored, except for index levels that ``columns`` names. If no index is stored, the index counts the
-        rows of each partition. If False, a stored index is loaded as columns, and the index counts the rows
-        of each partition. Timestamps and durations become pandas' own index types, which support string
-        lookup and resampling.
+        rows of each partition. With ``index=False``, a stored index is loaded as columns, and the index
+        counts the rows of each partition. Timestamps and durations become pandas' own index types, which
+        support string lookup and resampling.
     calculate_divisions : bool, default False
         If True, compute the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that may
         contain rows from ``a`` to ``b``.
@@ -255,18 +261,18 @@ def read_tfrecord(
         divisions are unknown. With ``calculate_divisions``, files are not split, and the rows of each
         partition are sorted by the index.
     categories : list of str, optional
-        The columns to read as pandas categoricals. Dask does not know the categories of these columns before
-        the data is read.
+        The columns to read as pandas categoricals. Dask does not know the categories of the columns in
+        ``categories`` before the data is read.
     dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default None
         The dtypes of the columns. By default, each column gets the dtype with which the column was written,
         such as int64, Int64 or ``str``. If a column was written with several dtypes, it gets a dtype that can
-        hold all values. A column whose dtype is unknown is Arrow-backed, as in files of other tools or of
-        Arrow data. "pyarrow" makes all columns Arrow-backed.
+        hold all values. A column whose dtype is unknown is Arrow-backed, for example in files of other tools,
+        or in files written from Arrow data. ``dtype_backend="pyarrow"`` makes all columns Arrow-backed.
 
         "numpy" uses NumPy and object dtypes where they can hold every value of a column: floats (null is
         NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
-        otherwise object), bytes and lists (object). Integers and bools are included only if the statistics in
-        the snapshot prove that there are no nulls, or if ``schema`` is a `pyarrow.Schema` with
+        otherwise object), bytes and lists (object). Integer and bool columns are included only if the
+        statistics in the snapshot prove that there are no nulls, or if ``schema`` is a `pyarrow.Schema` with
         ``nullable=False`` for the field. A null in a field with ``nullable=False`` raises. Dates, times,
         decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A timestamp or
         duration of -2^63, which is NaT in NumPy, raises. "numpy_nullable" uses pandas' own nullable dtypes,
@@ -286,7 +292,8 @@ def read_tfrecord(
     Raises
     ------
     FileNotFoundError
-        If the path matches no file, if a link is broken, or if the dataset does not have this ``version``.
+        If the path matches no file, if a link is broken, or if the dataset does not have the requested
+        ``version``.
     FileChangedError
         If a file has changed since the snapshot was stored. The files of a partition are checked again when
         the partition is read.
@@ -365,7 +372,7 @@ def collection_of(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the levels that ``index=`` names, or by default the snapshot's levels not in ``columns``."""
+    """Return the index levels that ``index=`` names; by default, the stored levels outside ``columns``."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -382,7 +389,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the columns that NumPy dtypes can hold. Skip integers and bools unless nulls are ruled out."""
+    """Return the columns that NumPy dtypes can hold. Skip integers and bools unless they cannot be null."""
     fields = schema if isinstance(schema, pa.Schema) else ()
     not_nullable = {item.name for item in fields if not item.nullable}
     return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
@@ -412,7 +419,7 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:
-    # As in Dask's own readers, ``categories`` may also map each column to its number of categories.
+    # As in Dask's own readers, ``categories`` may be a mapping from each column to its number of categories.
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = existing_names(schema, "categories", names)
     return replace(

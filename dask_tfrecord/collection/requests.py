@@ -186,7 +186,9 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
 
 
 def _of_group(schema: Schema, name: str) -> list[str]:
-    """Return the columns of the group ``name``. If a column or no group has this name, return [``name``]."""
+    """Return the columns of the group ``name``. If ``name`` is a column, or names no group, return
+    [``name``].
+    """
     members = [one for one in schema.names if one.startswith(f"{name}/")]
     return members if members and name not in schema.names else [name]
 
@@ -233,7 +235,7 @@ def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOption
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, rare.compression_level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    # The limits become Python integers, because NumPy integers could overflow.
+    # Convert the limits to Python integers, because NumPy integers could overflow.
     max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)
     max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
     return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
@@ -244,10 +246,10 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     if value is None:
         return None
     if isinstance(value, str | timedelta):
-        with suppress(TFRecordError):  # a text that is no duration may be a size
+        with suppress(TFRecordError):  # a string that is not a duration may be a size
             if wait := arguments.duration("commit_every", value):
                 return "seconds", wait.total_seconds()
-        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a number without unit could mean rows
+        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a bare number could mean rows
             with suppress(TFRecordError):
                 return "bytes", arguments.byte_count("commit_every", value) or 0
     else:
@@ -303,7 +305,7 @@ def plan_columnar(
         columns = "scalars"
     else:
         columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
-    # A list that comes from the dataset is not checked, because the write may lack some of its columns.
+    # A column list of the existing dataset is not checked, because the write may lack some of the columns.
     if columns == "scalars" or (columns and value is not None):
         check_columnar(columns, schema, partition_on)
     return columns
@@ -344,7 +346,7 @@ def plan_shuffle(
 
 
 def check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
-    """Raise if ``name_function`` repeats a text, or returns a text that is not valid in a file name."""
+    """Raise if ``name_function`` returns a text twice, or a text that is not valid in a file name."""
     arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(npartitions)])
@@ -371,7 +373,7 @@ def warn_of_file_name(path: str) -> None:
 
 
 def warn_of_compression(codec: Compression | None) -> None:
-    """Warn if TensorFlow cannot read files with this codec."""
+    """Warn if TensorFlow cannot read files compressed with ``codec``."""
     if codec and not CODECS[codec].tensorflow:
         warn_caller(
             f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}."

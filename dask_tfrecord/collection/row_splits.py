@@ -25,7 +25,7 @@ _AT_RANDOM = Remedy("write_options", {"split_by": 0}, "split at random with this
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
-# The id of a row is: (index of its partition << _ROW_BITS) + position of the row in the partition.
+# The id of a row is (index of the partition << _ROW_BITS) + position of the row in the partition.
 _ROW_BITS = 40
 
 # With this key, splits and a shuffle with the same seed use different random numbers.
@@ -136,7 +136,7 @@ def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.N
 
 
 def _random_number(seed: int) -> np.uint64:
-    """Return a random number for a seed. If seeds were used directly, close seeds would only swap hashes."""
+    """Return a random number for a seed. With the seeds themselves, similar seeds would only swap hashes."""
     sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
     return np.uint64(sequence.generate_state(1, np.uint64)[0])
 

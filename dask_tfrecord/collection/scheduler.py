@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 # The shortest time in seconds between two log lines, and between the start of a job and its first log line.
 INTERVAL = 10.0
 
-# The shortest time in seconds from the end of a task to the next log line. Workers often end tasks at about
-# the same time. A line that counts only the first of these tasks would overestimate the remaining time.
+# The minimum time in seconds between the end of a task and the next log line. Several workers often end their
+# tasks at about the same time. A log line that counted only the first of several tasks would overestimate the
+# remaining time.
 _DELAY = 1.0
 
 _TOPIC = "dask_tfrecord"
@@ -61,8 +62,8 @@ class Report(NamedTuple):
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
     """Return the report of a task. On a worker of a cluster, also send the report to the clients.
 
-    A result that is an integer is the number of rows. Otherwise, the number of rows is the sum of the
-    attribute ``records`` of the result, or of the items in the result.
+    An integer result is the number of rows. For any other result, the number of rows is the attribute
+    ``records`` of the result, or the sum of this attribute over the items of a list.
     """
     if type(result) is int:
         rows, size = result, 0
@@ -72,7 +73,7 @@ def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps
     found = Report(job, step, steps, task, tasks, rows, size, result)
     distributed = sys.modules.get("distributed")
     if distributed is not None:
-        with suppress(Exception):  # get_worker raises unless a worker runs the task
+        with suppress(Exception):  # `get_worker` raises if no distributed worker runs the task
             distributed.get_worker().log_event(_TOPIC, found[:-1])
     return found
 
@@ -96,11 +97,11 @@ def restart(job: str) -> None:
 
 
 class Progress:
-    """Log the progress of a job soon after tasks have ended, but at most once in `INTERVAL` seconds.
+    """Log the progress of a job soon after tasks have ended, but at most once every `INTERVAL` seconds.
 
-    In a ``with`` block, a `Progress` receives the reports of its job. A job without Dask needs no id, and
-    calls `add` itself. A thread waits until the next log line is due. The thread exists only if tasks have
-    ended since the last log line.
+    In a ``with`` block, a `Progress` receives the reports of its job. A job that does not use Dask needs no
+    id, and must call `add` itself. A timer thread writes the next log line when the line is due. The timer
+    thread exists only if tasks have ended since the last log line.
     """
 
     def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
@@ -192,7 +193,7 @@ Result = TypeVar("Result")
 _PACKAGE = "dask-tfrecord"
 _SCHEDULER = "the scheduler"
 
-# The largest number of workers that an error message lists.
+# An error message lists at most this many workers.
 _LISTED_WORKERS = 8
 
 # Map from each client to the addresses of the workers that passed the version check.
@@ -206,8 +207,8 @@ def compute_each(
     check_cluster()
     given = list(arguments)
     job = uuid4().hex
-    # Dask searches the arguments of a delayed call for collections, but not the arguments of a partial
-    # function.
+    # Dask searches the arguments of a delayed call for collections. The arguments of a partial function are
+    # not searched.
     tasks = [
         dask.delayed(partial(_reported, function, each, job, index, len(given)), pure=False, traverse=False)()
         for index, each in enumerate(given)
@@ -224,7 +225,7 @@ def _reported(
 
 
 def check_cluster(scheduler: Any = None) -> None:
-    """Raise if the scheduler or a worker of the cluster does not have this version of the package.
+    """Raise unless the scheduler and all workers of the cluster have this version of the package.
 
     Without this check, a worker that cannot unpickle a task would shut down, and the client would wait
     forever. Each worker is checked once for each client. The check is skipped inside a task, without a

@@ -57,7 +57,7 @@ from dask_tfrecord.schema.fields import Lossy
 
 logger = logging.getLogger(__name__)
 
-# How often a failed task of a write to a remote store is repeated, as in Dask's `to_parquet`.
+# A failed task of a write to a remote store is retried this many times, as in Dask's `to_parquet`.
 _RETRIES = 5
 
 
@@ -107,82 +107,84 @@ def to_tfrecord(
 ) -> Any:
     """Write a Dask DataFrame, or other rows, as TFRecord files, which TensorFlow and Spark can read.
 
-    Importing `dask_tfrecord` also adds this function to Dask as the method ``DataFrame.to_tfrecord``.
+    Importing `dask_tfrecord` adds this function to Dask as the method ``DataFrame.to_tfrecord``.
 
     Each partition becomes one file, or several files if its rows belong to several directories or exceed a
     size limit. All files of a write become visible together, after the last file is complete. A failed write
-    leaves the existing data unchanged. The write also stores a snapshot in ``_tfrecord/``, from which
+    leaves the existing data unchanged. The write stores a snapshot in ``_tfrecord/``, from which
     `read_tfrecord` restores the same columns and types.
 
-    A long write logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+    A long write logs its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame, pandas.DataFrame, or object that exports Arrow data
-        The rows to write. Instead of a Dask DataFrame, this can be a pandas or Polars DataFrame, a
+        The rows to write. Instead of a Dask DataFrame, ``ddf`` can be a pandas or Polars DataFrame, a
         `pyarrow.Table`, `pyarrow.RecordBatch` or `pyarrow.RecordBatchReader`, a DuckDB relation, or any
-        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``. Such rows are written in the
-        calling process, without a task graph. These rows form a single partition, with a file for each 32 MiB
-        of Arrow data. A stream is never completely in memory. For rows without Dask, the keywords ``compute``
-        and ``compute_kwargs`` and the option ``npartitions`` raise an error.
+        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``. Rows that are not a Dask
+        DataFrame are written in the calling process, without a task graph. Rows without Dask form a single
+        partition, with a file for each 32 MiB of Arrow data. A stream is never loaded completely into memory.
+        For rows without Dask, the keywords ``compute`` and ``compute_kwargs`` and the option ``npartitions``
+        raise an error.
     path : str or path-like
-        The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
-        destination that contains data raises, unless ``append`` or ``overwrite`` is set.
+        The destination directory. A remote path begins with a protocol such as ``s3://``. If the destination
+        contains data, the write raises unless ``append`` or ``overwrite`` is set.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
-        The codec of the files. If None, the files are not compressed. "default" stands for the value of
-        ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. Of these
-        codecs, TensorFlow reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as in
-        ``TFRecordDataset(files, compression_type="GZIP")``.
+        The codec of the files. With ``compression=None``, the files are not compressed. "default" stands for
+        the value of ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was
+        changed. TensorFlow reads only uncompressed files and the codecs "gzip" and "zlib". Pass the codec of
+        the files to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record. Lists of lists require "sequence_example". "bytes" requires
-        one binary column, whose values are stored unchanged as records.
+        The type of the message in each record. Lists of lists require ``record_type="sequence_example"``.
+        ``record_type="bytes"`` requires one binary column, whose values are stored unchanged as records.
 
         "infer" selects "example", unless the rows come from `read_tfrecord`: a single binary column of
         records that were read as bytes is written as bytes, and lists of lists from sequence examples are
         written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns, for example of object columns, whose dtype does not determine a
-        type. A type may also be a string such as ``"int64"``, or a type of NumPy, pandas or Python. If the
-        type cannot hold a value exactly, the write raises `SchemaError` and names the row.
+        type. Besides Arrow types, ``schema`` accepts strings such as ``"int64"``, and types of NumPy, pandas
+        and Python. If the type cannot hold a value exactly, the write raises `SchemaError` and names the row.
 
         Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
-        in these files. For any other object column, the write computes one partition after the other until
-        the values determine a type. A column without any value gets the null type.
+        that it has in the Parquet files. For any other object column, the write computes one partition after
+        the other until the values determine a type. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
-        What happens with values that are rounded because TFRecord stores only 32-bit floats: values of
+        How the write treats values that are rounded because TFRecord stores only 32-bit floats: values of
         float64 and decimal columns, and of float columns for which ``schema`` sets a shorter type. "warn"
         warns once per write, "allow" rounds silently, and "raise" raises for every value that would change.
         Columns that come unchanged from `read_tfrecord` cause no warning. "default" stands for the value of
         ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was changed.
     write_index : bool, optional
-        If True, write the index as the first columns, from which `read_tfrecord` restores the index. If
-        False, drop the index. By default, the index is written if it has a name or does not consist of
-        integers. Arrow data has no index.
+        If ``write_index`` is True, the index becomes the first columns, from which `read_tfrecord` restores
+        the index. If ``write_index`` is False, the index is dropped. By default, the index is written if it
+        has a name or does not consist of integers. Arrow data has no index.
     append : bool, default False
-        If True, add the rows to the data in the directory, whichever tool wrote the existing data. Unless
-        ``schema_change`` is "add", the columns and types of the rows must equal the columns and types of the
-        existing data.
+        If ``append`` is True, add the rows to the existing data in the directory, whichever tool wrote that
+        data. Unless ``schema_change`` is "add", the columns and types of the rows must equal the columns and
+        types of the existing data.
     schema_change : "add", optional
-        How an append may change the columns of the dataset. By default, an append changes no columns. If
-        "add", the rows may contain new columns, which become the last columns and are null in the existing
-        rows. If the rows have a wider type for a column, such as int64 instead of int32 or float32 instead of
-        float16, the column gets the wider type. No existing file is written again. Any other difference
-        between the columns raises. With "add", files of other tools need a snapshot, which
-        `Dataset.add_snapshot` creates.
+        How an append may change the columns of the dataset. By default, an append changes no columns. With
+        ``schema_change="add"``, the rows may contain new columns, which become the last columns and are null
+        in the existing rows. If the rows have a wider type for a column, such as int64 instead of int32 or
+        float32 instead of float16, the column gets the wider type. Existing files are not rewritten. Any
+        other difference between the columns of the rows and of the dataset raises. With
+        ``schema_change="add"``, files of other tools need a snapshot, which `Dataset.add_snapshot` creates.
     overwrite : bool or "partitions", default False
-        If True, replace all data in the directory. If "partitions", replace only the partition directories to
-        which the write adds files. The replaced files are removed after the new data is committed. Readers
-        see either the old or the new data, never both.
+        If ``overwrite`` is True, replace all data in the directory. If ``overwrite`` is "partitions", replace
+        only the partition directories to which the write adds files. The replaced files are removed after the
+        new data is committed. Readers see either the old or the new data, never both.
 
         An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
         files that `export` wrote. If the directory contains any other visible file, an overwrite raises
-        before anything is computed. An overwrite also raises if the directory is or contains the current
+        before anything is computed. An overwrite raises if the directory is, or contains, the current
         directory, the home directory or the root of a filesystem.
     keep_versions : bool, optional
-        If True, an overwrite keeps the earlier versions, which ``read_tfrecord(version=...)`` reads. The
-        replaced files move to the hidden directory ``_tfrecord/kept``. If False, an overwrite removes the
-        earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if
-        that value is not set.
+        If ``keep_versions`` is True, an overwrite keeps the earlier versions, which
+        ``read_tfrecord(version=...)`` reads. With ``keep_versions=True``, replaced files move to the hidden
+        directory ``_tfrecord/kept``. If ``keep_versions`` is False, an overwrite removes the earlier
+        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that
+        value is not set.
     partition_on : str or list of str, optional
         The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
@@ -191,28 +193,30 @@ def to_tfrecord(
         of values that occurs in the partition.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
-        records. Reading or filtering these columns then does not decode the records. Other tools
+        records. Reading or filtering columns stored in Parquet files does not decode the records. Other tools
         read only the records. "scalars" stands for all columns of numbers, booleans, dates, times and text.
-        An empty list stores only the offsets. By default, an append stores the same columns in Parquet files
-        as the dataset.
+        ``columnar=[]`` stores only the offsets of the records. By default, an append stores the same columns
+        in Parquet files as the dataset.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
         become the first partition column, ``split``, with directories such as ``split=train``. The same rows
         get the same split in every write.
     colocate : bool, default False
-        If True, first move all rows with equal values in the columns of ``partition_on`` into one partition.
-        Each directory then gets one file, or several files if size limits require this. Hashes of the
-        partition values then determine the order of the directories. The rows move through temporary files,
-        as with ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order.
+        If ``colocate`` is True, first move all rows with equal values in the columns of ``partition_on`` into
+        one partition. With ``colocate=True``, each directory gets one file, or several files if size limits
+        require several. With ``colocate=True``, hashes of the partition values determine the order of the
+        directories. The rows move through temporary files, as with ``shuffle``, so they need not fit into
+        memory. Within a directory, the rows keep their order unless ``shuffle`` is True.
     shuffle : bool, default False
-        If True, shuffle all rows over all files. With ``colocate=True``, the rows of each directory are
-        shuffled. The rows move through temporary files at the destination, so they need not fit into memory.
+        If ``shuffle`` is True, shuffle all rows over all files. With ``shuffle=True`` and ``colocate=True``,
+        the rows of each directory are in random order. The rows move through temporary files at the
+        destination, so they need not fit into memory.
     seed : int, default 0
         The seed of the shuffle. The same seed gives the same order on every scheduler.
     name_function : callable, optional
-        Function that returns a string for the index of a partition. This string is added to the end of the
-        partition's file names. If two partitions get the same string, the write raises.
+        A function that returns a string for the index of each partition. The returned string is added to the
+        end of the partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
         Metadata to store in the snapshot as ``Dataset.metadata``.
     write_options : dict, optional
@@ -221,7 +225,8 @@ def to_tfrecord(
         ``split_by`` : str, list of str, or int, optional
             The columns, or the seed, that determine the split of each row. Rows with equal values in the
             named columns go to the same split. An integer is a seed: each row goes to a random split, which
-            the seed and the row's position in the collection determine. The default is the seed 0.
+            the seed and the row's position in the collection determine. By default, ``split_by`` is the seed
+            0.
 
         ``npartitions`` : int, optional
             The number of partitions to write. Each partition becomes one file, unless there are partition
@@ -237,19 +242,21 @@ def to_tfrecord(
 
         ``max_files_per_task`` : int or None, default 1024
             The maximum number of directories to which one partition, or 32 MiB of a stream, may write. A
-            partition with more directories raises. If None, the number of directories is not limited.
+            partition that needs more directories raises. With ``max_files_per_task=None``, the number of
+            directories is not limited.
 
         ``compression_level`` : int, optional
-            The compression level of the codec. A higher level gives smaller files but is slower. The valid
+            The compression level of the codec. A higher level produces smaller files but is slower. The valid
             range of levels depends on the codec.
     compute : bool, default True
-        If True, write the dataset now. If False, return a lazy object. Computing this object writes the
-        dataset.
+        If ``compute`` is True, write the dataset now. If ``compute`` is False, return a lazy object.
+        Computing the lazy object writes the dataset.
     compute_kwargs : dict, optional
         Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``. The keyword ``retries`` sets
-        how often a failed task is repeated before the write fails. The default is ``dask-tfrecord.retries``
-        in Dask's configuration. Without that setting, failed tasks are repeated 5 times for remote stores,
-        and never for local stores. With ``compute=False``, pass ``retries`` to ``compute`` instead.
+        how often a failed task is repeated before the write fails. The default of ``retries`` is
+        ``dask-tfrecord.retries`` in Dask's configuration. Without ``dask-tfrecord.retries``, failed tasks are
+        repeated 5 times for remote stores, and never for local stores. With ``compute=False``, pass
+        ``retries`` to ``compute`` instead.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -259,8 +266,8 @@ def to_tfrecord(
     -------
     Commit or dask.dataframe.dask_expr.Scalar
         The version that the write created, with the total rows, files and bytes of the dataset. ``details``
-        lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``. If ``compute=False``,
-        a lazy scalar that computes to this result.
+        lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``. With
+        ``compute=False``, a lazy scalar that computes to the `Commit`.
 
     Raises
     ------
@@ -268,13 +275,14 @@ def to_tfrecord(
         If the directory contains visible data or is inside another dataset, if ``ddf`` reads from the
         directory to overwrite, or if an overwrite would remove files that are not TFRecord.
     ConcurrentWriteError
-        If another write was committed since this write was planned. An append does not raise this error.
+        If another write was committed since this write was planned. An append does not raise
+        ConcurrentWriteError.
     SchemaError
         If TFRecord cannot store a column or a value, or if the columns differ from the columns of the
         existing data.
     TFRecordError
         If an argument is invalid, or if a stream fails. If a stream fails, the stream's error is the cause of
-        this error.
+        the TFRecordError.
 
     See Also
     --------
@@ -354,7 +362,8 @@ def to_tfrecord(
         refuse_write_inside(store, mode)
         newest = None if mode == "create" else intact_snapshot(store)
         base = check_destination(store, mode, newest)
-        # The newest version is damaged, or was committed after the call of `intact_snapshot` above.
+        # Look again: the newest version is damaged, or was committed after the first call of
+        # `intact_snapshot`.
         if base and newest is None and replaces:
             newest = intact_snapshot(store)
             base = base if newest is None else newest.number

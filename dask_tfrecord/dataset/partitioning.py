@@ -18,7 +18,7 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, RowNumbers
 from dask_tfrecord.schema.logical_types import is_binary, value_type
 
-# The text that stands for a null partition value in a directory name.
+# The text that represents a null partition value in a directory name.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 # The longest file name that all common filesystems allow, in bytes.
@@ -33,7 +33,8 @@ _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
-    """Return the partition directory of each row of a table, with a level ``name=value`` for each column.
+    """Return the partition directory of each row of a table. The directory has one level ``name=value`` for
+    each column.
 
     Raise SchemaError if the name of a level is longer than common filesystems allow.
     """
@@ -48,11 +49,11 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Map each partition column to the text of its value in each directory.
+    """Map each partition column to its values in the directories, as text.
 
-    The columns are in the order in which they first appear. The text is null if the value is null, or if the
-    directory has no level with the name of the column. Raise SchemaError if a directory has two levels with
-    the same name.
+    The columns are in the order in which their names first appear in ``directories``. The text is null if the
+    value is null, or if the directory has no level with the name of the column. Raise SchemaError if a
+    directory has two levels with the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
     texts: dict[str, list[str | None]] = {}
@@ -68,7 +69,9 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if all texts are canonical 64-bit integers and at least one is not null, else string."""
+    """Return int64 if all texts are null or canonical 64-bit integers. Return string otherwise, or if all
+    texts are null.
+    """
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():
         return pa.string()
@@ -80,10 +83,10 @@ def infer_type(texts: pa.Array) -> pa.DataType:
 
 
 def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
-    """Convert the texts of a partition column, such as `value_texts` returns, to values of a type.
+    """Convert the texts of a partition column, as returned by `value_texts`, to values of ``type_``.
 
     For a dictionary type, the result has the type of the dictionary's values. If a text does not represent a
-    value of the type, raise SchemaError, which names the directory.
+    value of the type, raise a SchemaError that names the directory.
     """
     type_ = value_type(type_)
     try:
@@ -131,7 +134,7 @@ def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
 
 
 def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse texts as values of an Arrow type: the inverse of `_texts`."""
+    """Parse texts as values of an Arrow type. `_texts` is the inverse function."""
     if is_binary(type_):
         values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
         return pa.array(values, type_)
@@ -146,8 +149,8 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse texts as floats. Raise ArrowInvalid if a text, such as a large integer, equals no float of the
-    type.
+    """Parse texts as floats. Raise ArrowInvalid if no float of the type equals the number in a text, such as
+    a large integer.
     """
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
@@ -167,7 +170,7 @@ def _escape(text: str | None) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Escape a column name, including a leading dot, which would hide the directory."""
+    """Escape a column name, including a leading dot, because a leading dot would hide the directory."""
     escaped = _SPECIAL.sub(_percent, name)
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
@@ -181,7 +184,9 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Decode percent escapes. Spark escapes single ASCII characters. Other writers escape UTF-8 bytes."""
+    """Decode percent escapes. Spark escapes single ASCII characters. Writers other than Spark escape the
+    bytes of UTF-8 text.
+    """
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
         return found.decode()
@@ -189,16 +194,16 @@ def _unescaped(match: re.Match[str]) -> str:
         return found.decode("latin-1")
 
 
-# The types whose values the kernel reorders, because the kernel is faster than Arrow.
+# The types whose values are reordered by the kernel, which is faster than Arrow.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 class Groups(NamedTuple):
     """The rows of a table, grouped by the values of some columns.
 
-    ``values`` contains one row for each group. ``order`` contains the row indices, sorted by group; within a
-    group, rows keep their order. ``order`` is None if the rows are already sorted. Group ``k`` consists of
-    the sorted rows ``starts[k]`` to ``starts[k + 1] - 1``.
+    ``values`` contains one row for each group. ``order`` contains the row indices, sorted by group. Rows of
+    the same group keep their original order. ``order`` is None if the rows are already sorted. Group ``k``
+    consists of the sorted rows ``starts[k]`` to ``starts[k + 1] - 1``.
     """
 
     values: pa.Table
@@ -209,10 +214,10 @@ class Groups(NamedTuple):
 def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
     """Sort the rows of a table by their partition directories.
 
-    The directories are in the order in which their values first appear in the first partition column, then in
-    the second partition column, and so on. An empty table has no directories. A table that is already sorted
-    is not copied. Raise SchemaError if a value cannot be written in a directory name, and TFRecordError if
-    there are more directories than ``max_directories``.
+    Directories are sorted by the first partition column, then by the second partition column, and so on. The
+    values of each column are ordered by first appearance. An empty table has no directories. A table that is
+    already sorted is not copied. Raise SchemaError if a directory name cannot represent a value. Raise
+    TFRecordError if there are more than ``max_directories`` directories.
     """
     if not partition_on:
         return GroupedRows([(table, None)], [DirectoryGroup("", (), table.num_rows)])
@@ -285,8 +290,8 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Return a code for each value of a column, and how many codes exist. Codes are numbered by first
-    appearance.
+    """Return an integer code for each value of a column, and the number of different codes. Codes are
+    assigned in the order in which the values first appear.
     """
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
@@ -296,8 +301,8 @@ def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Convert a column so that Arrow treats equal values as equal.
 
-    The values of a dictionary replace the codes, because each chunk may number the categories differently.
-    All NaNs get the same bits.
+    Dictionary codes are replaced by values, because each chunk may number the categories differently. All NaN
+    values get the same bit pattern.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

@@ -1,8 +1,9 @@
 """Let DuckDB, DataFusion and pyarrow query a dataset.
 
-`ArrowDataset` extends `pyarrow.dataset.Dataset`, because these engines accept no other class. The engines
-call only the methods that this module overrides. Arrow's C++ code would instead read the files of the parent
-class. Therefore the only file of the parent class does not exist, so that a read by C++ code raises an error.
+`ArrowDataset` extends `pyarrow.dataset.Dataset`, because query engines accept no other class. The engines
+call only the methods that this module overrides. Arrow's C++ code would read the files of the parent class
+instead of calling the overridden methods. The parent class gets a single file that does not exist, so that a
+read by C++ code raises an error.
 """
 
 import pickle
@@ -28,24 +29,28 @@ from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 
-# The size of a piece of the dataset, in stored bytes. Engines read the pieces in order or in parallel.
-# Smaller pieces would slow down reads of column files, which take a constant time for each piece.
+# The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces in order
+# or in parallel. Reading column files takes a constant time for each piece, so smaller pieces would slow down
+# reads.
 PIECE_BYTES = 1 << 25
 
 _BATCH_ROWS = 131_072
 
-# The path of the only file of the parent class, which errors of Arrow's C++ code show.
+# The parent class gets this path as its only file. Errors of Arrow's C++ code contain the path.
 _MISSING = "/(Arrow cannot read a Dataset: call the methods of the dataset itself)"
 
 
 class SharedPlan:
-    """Keep the latest plan of a read, so that the pieces of a query share one plan."""
+    """Cache the latest plan of a read, so that all pieces of a query share the plan."""
 
     def __init__(self) -> None:
         self._latest: tuple[Any, Callable[[int], Partition]] | None = None
 
     def get(self, key: Any, plan: Callable[[], Callable[[int], Partition]]) -> Callable[[int], Partition]:
-        """Return the latest plan if its key is ``key``. Otherwise, call ``plan`` and keep the result."""
+        """Return the latest plan if its key is ``key``.
+
+        If the key differs, call ``plan``, and keep the result.
+        """
         latest = self._latest  # another thread may replace `_latest` at any time
         if latest is None or latest[0] != key:
             latest = self._latest = key, plan()
@@ -53,10 +58,10 @@ class SharedPlan:
 
 
 class ArrowDataset(pads.FileSystemDataset):
-    """The methods of `Dataset` that query engines call. Subclasses define which rows are read.
+    """Implement the methods of `Dataset` that query engines call. Subclasses define which rows are read.
 
     Only the columns of a query are decoded, and only files that can contain a row of the result are opened. A
-    query with a limit stops reading after enough rows.
+    query with a limit stops reading as soon as there are enough rows.
     """
 
     _plan: ReadPlan
@@ -72,22 +77,22 @@ class ArrowDataset(pads.FileSystemDataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the dataset."""
+        """The names and types of the dataset's columns."""
         return self._selected.arrow
 
     @public_function
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
-        """Return an iterator of datasets, one for each piece of the files.
+        """Return an iterator of fragments, one for each piece of the dataset's files.
 
         With a filter, the iterator leaves out pieces in which no row can pass the filter. The rows of the
-        remaining pieces are not filtered. DataFusion calls ``fragment.scanner(schema, filter=...)`` with the
+        returned pieces are not filtered. DataFusion calls ``fragment.scanner(schema, filter=...)`` with the
         schema of the dataset. A filter that is passed with a schema follows the rules of DataFusion: NaN is
-        greater than all other numbers, and `isin` is null for a null.
+        greater than all other numbers, and `isin` returns null for a null.
         """
         pieces = self._pieces
         if filter is not None:
             partition = self._partitioner([], self._predicate(filter, sql_rules=True))
-            # DataFusion needs at least one fragment.
+            # DataFusion requires at least one fragment.
             pieces = [piece for piece in pieces if partition(piece).splits] or pieces[:1]
         return (Fragment(self._plan, self._selected, [one], self._shared) for one in pieces)
 
@@ -103,16 +108,17 @@ class ArrowDataset(pads.FileSystemDataset):
         cache_metadata: bool | None = None,
         memory_pool: Any = None,
     ) -> "Scan":
-        """Return an object with the methods of `pyarrow.dataset.Scanner`, which reads the rows of a query.
+        """Return a `Scan`, which reads the rows of a query with the methods of `pyarrow.dataset.Scanner`.
 
         Parameters
         ----------
         columns : list of str or dict of str to pyarrow.compute.Expression, optional
-            The columns of the result. By default, all columns are read.
+            The names of the result's columns, or the expressions that compute them. By default, all columns
+            are read.
         filter : pyarrow.compute.Expression, optional
             The condition that a row must meet to be in the result.
         batch_size : int, default 131072
-            The largest number of rows of a batch.
+            The maximum number of rows in a batch.
         batch_readahead, fragment_readahead, fragment_scan_options, use_threads, cache_metadata, memory_pool
             These parameters of pyarrow have no effect.
 
@@ -157,12 +163,12 @@ class ArrowDataset(pads.FileSystemDataset):
         names = self._selected.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
-        # Arrow raises NotImplementedError for a column that is given by its index. The other exceptions mean
-        # that this version of Arrow serializes expressions in an unknown format. After each of these
-        # exceptions, all columns are read.
+        # Arrow raises NotImplementedError for an expression that refers to a column by index. A LookupError
+        # or ValueError means that Arrow has serialized the expression in an unknown format. If the columns of
+        # an expression are unknown, all columns are read.
         except (LookupError, NotImplementedError, ValueError):
             return names
-        # Without any column, Arrow would lose the number of rows.
+        # Return one or more columns, because Arrow would lose the number of rows of a table without columns.
         return [name for name in names if name in used] or names[:1]
 
     def _predicate(self, filter: Any, *, sql_rules: bool = False) -> Predicate:
@@ -184,7 +190,10 @@ class ArrowDataset(pads.FileSystemDataset):
                 yield from partition(piece).stream()
 
     def _partitioner(self, names: list[str], predicate: Predicate | None) -> Callable[[int], Partition]:
-        """Plan the read of some columns. The fragments of a dataset share the latest plan."""
+        """Plan the read of the columns ``names`` of the rows that pass ``predicate``.
+
+        The fragments of a dataset share the latest plan.
+        """
 
         def planned() -> Callable[[int], Partition]:
             plan = _filtered(self._plan, predicate)
@@ -199,7 +208,7 @@ class ArrowDataset(pads.FileSystemDataset):
         """Return all rows as an Arrow stream. Each call reads the dataset anew."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
-    # These methods of the parent class would let Arrow read the files, which Arrow cannot do.
+    # In the parent class, these methods make Arrow read the files, but Arrow cannot read TFRecord files.
 
     def sort_by(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise _refused("sort_by")
@@ -215,7 +224,10 @@ class ArrowDataset(pads.FileSystemDataset):
 
 
 class Fragment(ArrowDataset):
-    """A piece of a dataset. The signature of `scanner` is that of `pyarrow.dataset.Fragment.scanner`."""
+    """A piece of a dataset that an engine can read separately.
+
+    `scanner` has the same signature as `pyarrow.dataset.Fragment.scanner`.
+    """
 
     def __init__(
         self, plan: ReadPlan, selected: Schema, pieces: Sequence[int], shared: SharedPlan | None = None
@@ -238,9 +250,9 @@ class Fragment(ArrowDataset):
         batch_size: int = _BATCH_ROWS,
         **_: Any,
     ) -> "Scan":
-        """Return an object that reads the rows of a query.
+        """Return a `Scan`, which reads the rows of a query.
 
-        With ``schema``, filters follow DataFusion's rules.
+        If ``schema`` is passed, the filter follows DataFusion's rules.
         """
         if schema is not None and not schema.equals(self.schema):
             raise _refused("scanner of a fragment with another schema")
@@ -273,7 +285,7 @@ class Scan:
         return _as_table(list(self.to_batches()), self.projected_schema)
 
     def count_rows(self) -> int:
-        """Count the rows. Only columns of the filter are decoded."""
+        """Count the rows. Decode only the columns that the filter uses."""
         return sum(table.num_rows for table in self._tables(True))
 
     def head(self, num_rows: int) -> pa.Table:

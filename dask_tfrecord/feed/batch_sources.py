@@ -1,8 +1,8 @@
 """Define the sources of batches: a dataset on disk, or the partitions of a Dask collection.
 
 The records of several pieces are shuffled in a window, and stay encoded until a batch needs them. Decoding
-the records of a batch together, in the order of the batch, takes less time and memory than decoding whole
-pieces and copying the rows of each batch from the decoded columns.
+only the records of one batch at a time, in batch order, takes less time and memory than decoding whole pieces
+and then copying the rows of each batch.
 """
 
 import hashlib
@@ -45,19 +45,19 @@ from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.public_functions import calling
 from dask_tfrecord.schema.fields import Schema
 
-# A shuffle window is complete at this many bytes, even with fewer rows than ``shuffle_buffer``.
+# A shuffle window is complete when it has this many bytes, even if it has fewer rows than ``shuffle_buffer``.
 WINDOW_BYTES = 1 << 29
 
-# The size in bytes of one allocation, which several pieces share.
+# The minimum size in bytes of one allocation. Several pieces share one allocation.
 _PART_BYTES = 1 << 24
 
-# The approximate size in bytes of the records that are decoded together, unless a batch is larger.
+# Records of about this many bytes are decoded together, unless a batch is larger.
 _TABLE_BYTES = 1 << 23
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """The records of one piece, or of a range of one piece, with one block for each split."""
+    """The encoded records of a piece or of a part of a piece, in one block for each split."""
 
     piece: int
     blocks: list[Records]
@@ -71,7 +71,7 @@ class EncodedRows:
         return sum(block.data.size for block in self.blocks)
 
     def slice(self, start: int, length: int) -> Self:
-        """Return ``length`` records from ``start`` on. Leave out blocks without any of these records."""
+        """Return ``length`` records from ``start`` on. Omit blocks without any requested record."""
         blocks = []
         for block in self.blocks:
             first, last = max(start, 0), min(start + length, len(block.offsets) - 1)
@@ -82,10 +82,10 @@ class EncodedRows:
 
 
 class RecordReader:
-    """Read pieces of a dataset as encoded records. Several threads may call `read`.
+    """Read pieces of a dataset as encoded records. Several threads may call `read` at the same time.
 
-    The windows of one iteration share the reader's decoder and memory. The memory is allocated in large
-    parts, which the kernel reuses for other windows.
+    The windows of one iteration share the reader's decoder and memory. Memory is allocated in large parts,
+    which the kernel reuses for later windows.
     """
 
     def __init__(self, source: "DatasetSource") -> None:
@@ -111,7 +111,8 @@ class RecordReader:
 class ShuffleWindow:
     """The records of several pieces in a random order, with the methods of `pyarrow.Table` that batches need.
 
-    ``order`` contains, for each row of the window, the index of its record among all records of ``pieces``.
+    ``order`` contains, for each row of the window, the index of the row's record among all records of
+    ``pieces``.
     """
 
     def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
@@ -122,7 +123,8 @@ class ShuffleWindow:
         self._piece_of_buffer = np.repeat(
             [piece.piece for piece in pieces], [len(piece.blocks) for piece in pieces]
         )
-        # Each row describes a record: the index of its buffer, and the start and the end of its frame.
+        # Each row describes one record by three numbers: the index of the buffer, and the start and the end
+        # of the record's frame.
         self._places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
         last = 0
         for number, block in enumerate(blocks):
@@ -159,9 +161,9 @@ class ShuffleWindow:
         return pa.Table.from_batches(batches, self._reader.source.schema.arrow)
 
     def _error(self, row: int, error: TFRecordError) -> TFRecordError:
-        """Read the record's piece again. The read raises an error that names the file and the record.
+        """Read the record's piece again, which should raise an error that names the file and the record.
 
-        If the read succeeds, return an error that says that the file has changed.
+        If the second read succeeds, return an error that says that the file has changed.
         """
         self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
         return FileChangedError(f"a file changed while its records were shuffled: {error}")
@@ -187,10 +189,10 @@ class DatasetSource:
         return {**vars(self), "_partitioner": None, "_process": None}  # `_partition` recreates the two
 
     def _count(self) -> list[int]:
-        """Count the rows of each piece. Tasks read the pieces whose number of rows is unknown."""
+        """Count the rows of each piece. Dask tasks read the pieces whose number of rows is unknown."""
         counts = self.dataset.counts.to_pylist()
-        # If the read skips damage, rows are counted with the requested columns, because reading
-        # different columns could skip different records.
+        # If the read skips damaged records, count the rows with the requested columns. A read of different
+        # columns could skip different records.
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
@@ -206,7 +208,10 @@ class DatasetSource:
         return self._partition(piece).read()
 
     def read_encoded(self, piece: int, allocate: Allocate) -> EncodedRows:
-        """Read the records of one piece without decoding. ``allocate`` returns memory for the records."""
+        """Read the records of one piece without decoding them.
+
+        ``allocate`` returns memory for the records.
+        """
         partition = self._partition(piece)
         check_unchanged(partition.store, partition.pruned_files or ())
         try:
@@ -241,13 +246,16 @@ class DatasetSource:
         stored = self.schema.select(
             name for name in self.schema.names if name not in dataset.partition_values
         ).columns
-        # Records whose large values are not read would waste the memory of the window.
+        # A window that keeps records would waste memory on large values that are not read.
         large = {column.name for column in dataset.schema.columns if column.depth or column.kind == "bytes"}
         return bool(stored) and large <= {column.name for column in stored}
 
 
 class CollectionSource:
-    """A Dask collection whose partitions are computed one by one. The rows are not counted."""
+    """A Dask collection whose partitions are computed one by one.
+
+    The number of rows is not known in advance.
+    """
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
         frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
@@ -266,7 +274,7 @@ class CollectionSource:
         self.keeps_records = False
         self.fingerprint = digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
-        self._scheduler = get_scheduler()  # other threads cannot see the current client
+        self._scheduler = get_scheduler()  # other threads cannot see the current Dask client
 
     @property
     def npieces(self) -> int:
@@ -319,7 +327,7 @@ def as_source(
 
 
 def check_label(label: str | None, schema: Schema) -> None:
-    """Raise if ``label=`` names no column."""
+    """Raise SchemaError if ``label=`` names no column of the schema."""
     if label is not None and label not in schema.names:
         problem = f"label={label!r} names no column; there are {', '.join(map(repr, schema.names))}"
         raise SchemaError(problem, did_you_mean(label, schema.names), feature=label, keyword="label")
@@ -342,5 +350,5 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
-    """Return the plan with a new filesystem, because filesystems of object stores do not survive a fork."""
+    """Return a plan with a new filesystem, because filesystems of object stores do not survive a fork."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

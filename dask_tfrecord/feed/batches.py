@@ -1,11 +1,11 @@
 """Implement `iter_batches`, which returns Arrow record batches of an exact size, shuffled, sharded and
 resumable.
 
-The data of a source is read in pieces, such as blocks of files. A seed may shuffle the order of the pieces,
-and then the rows within each window of several pieces. A shard is a range of the resulting row order. A
-position consists of the remaining rows of one window, and of the ranges of rows that follow this window. The
-permutation of a window depends only on the seed, the epoch and the position of the window, so any process can
-continue any window.
+The data of a source is read in pieces, such as blocks of files. If a seed is set, the pieces are shuffled
+first, and then the rows within each window of several pieces. A shard is a range of positions in the row
+order of an epoch. The position of an iteration consists of the remaining rows of the current window, and of
+the ranges of rows after this window. The permutation of a window depends only on the seed, the epoch and the
+position of the window, so any process can continue any window.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -38,7 +38,7 @@ from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_fu
 class Position(NamedTuple):
     """The rows that remain: the rest of the current window, if there is one, and the rows of later spans.
 
-    ``returned`` counts the rows of the window that were returned, and ``left`` counts the rows that remain.
+    ``returned`` is the number of returned rows of the window, and ``left`` is the number of remaining rows.
     """
 
     window: Span | None
@@ -82,44 +82,44 @@ def iter_batches(
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
-        and "drop" omits this batch. "auto" returns batches of any size, as they are read.
+        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
+        batch, and "drop" omits that batch. "auto" returns batches of any size, as the rows are read.
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled. By default, and with False, the rows are not shuffled. With True or
         "buffer", the blocks of the files are shuffled first, and then the rows within each shuffle buffer.
-        With "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled together instead. This
-        takes less memory than a shuffle buffer, but a batch mixes rows of only these blocks.
-        `RecordTable.block_order` returns the same order. "blocks" requires a path.
+        With "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled together. "blocks" takes
+        less memory than a shuffle buffer, but mixes only rows of blocks that are shuffled together. With
+        "blocks", the rows have the order of `RecordTable.block_order`. "blocks" requires a path.
     seed : int, default 0
-        The seed of the random row order. The order also depends on ``epoch``.
+        The seed of the random row order. The order depends on both ``seed`` and ``epoch``.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
         contains fewer rows. The buffer stores undecoded records, and the records of each batch are decoded
-        when the batch is returned. The buffer stores decoded rows instead if the source is a Dask collection,
-        if ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a column of lists or
-        bytes.
+        when the batch is returned. The buffer stores decoded rows, not records, if the source is a Dask
+        collection, if ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a column of
+        lists or bytes.
     epoch : int, default 0
         The number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
-        The index of the shard to return, counted from 0, and the number of shards. The sizes of a path's
-        shards differ by at most one row. By default, every row is in exactly one shard. The shards of a
-        collection consist of whole partitions.
+        The index of the shard to return, counted from 0, and the number of shards. If the source is a path,
+        the sizes of the shards differ by at most one row. By default, every row is in exactly one shard. If
+        the source is a Dask collection, each shard consists of whole partitions.
     uneven : "keep", "drop" or "pad", default "keep"
         What to do if the rows cannot be divided equally among the shards. "keep" makes some shards one row
         longer than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards,
         so that all shards have the same length. If an iteration resumes with a different number of shards,
-        "pad" may repeat further rows, but fewer rows than there are new shards. A collection accepts only
-        "keep".
+        "pad" may repeat more rows, but fewer than the number of new shards. For a Dask collection, only
+        "keep" is allowed.
     prefetch : int, default 2
-        How many blocks or partitions threads read ahead. If this value is 0, the calling thread reads the
-        data.
+        The number of blocks or partitions that threads read ahead. With ``prefetch=0``, the calling thread
+        reads the data.
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
-        continues with the next row. Otherwise, pass the states of all shards. The remaining rows are then
-        divided among the new shards. The columns and the shuffle must not change, but ``batch_size`` may
-        change. If the dataset has a newer version, the iteration continues with the version of the state,
-        unless ``version`` selects another version.
+        continues with the next row. If the number of shards has changed, pass the states of all shards. The
+        remaining rows are divided among the new shards. The columns and the parameters of the shuffle must
+        not change, but ``batch_size`` may change. If the dataset has a newer version than the state, the
+        iteration continues with the version of the state, unless ``version`` selects another version.
     **read
         Keywords of `read_tfrecord` that control what is read from a path, such as ``schema``, ``filters`` and
         ``version``. ``max_corrupt`` applies to each block separately. If ``filters`` or ``on_corrupt``
@@ -135,8 +135,8 @@ def iter_batches(
     Raises
     ------
     TFRecordError
-        If an argument has a wrong type or value, if there are more shards than rows, if ``start`` is a state
-        of another dataset or of other arguments, or if ``start`` lacks the state of a shard.
+        If an argument has a wrong type or value, if there are more shards than rows, if ``start`` belongs to
+        another dataset or to other arguments, or if ``start`` lacks the state of a shard.
     FileChangedError
         If a file was rewritten after the call of `iter_batches`.
 
@@ -170,10 +170,10 @@ SHARED_PARAMETERS.update(signature(iter_batches).parameters)
 class Batches:
     """An iterator over Arrow record batches. `iter_batches` returns this iterator.
 
-    Several threads may share the iterator. The iterator is also an Arrow stream (``__arrow_c_stream__``) of
-    the rows that it has not yet returned. Anything that accepts an Arrow stream, such as
-    ``pyarrow.table(batches)`` or ``polars.DataFrame(batches)``, can read these rows once. The batches of the
-    stream may have any size.
+    Several threads may share the iterator. The iterator has the interface of an Arrow stream
+    (``__arrow_c_stream__``) of the remaining rows. Anything that accepts an Arrow stream, such as
+    ``pyarrow.table(batches)`` or ``polars.DataFrame(batches)``, can read the remaining rows once. The batches
+    of the stream may have any size.
 
     Parameters
     ----------
@@ -182,17 +182,17 @@ class Batches:
     epoch, shard, start
         These parameters have the same meaning as in `iter_batches`.
     part : tuple of int, default (0, 1)
-        The index of the part of the shard to return, counted from 0, and the number of parts. The parts of a
-        path are cut between two batches, so that all parts together have as many batches as the shard. A part
-        may be empty.
+        The index of the part of the shard to return, counted from 0, and the number of parts. If the source
+        is a path, each part ends between two batches, so that all parts together have as many batches as the
+        shard. A part may be empty.
 
     Attributes
     ----------
     schema : pyarrow.Schema
         The schema of every batch.
     rows : int or None
-        How many rows the iteration returns from ``start`` on. None for a Dask collection, whose rows are not
-        counted.
+        The number of rows that the iteration returns from ``start`` on. None for a Dask collection, whose
+        rows are not counted.
     """
 
     def __init__(
@@ -229,7 +229,10 @@ class Batches:
         return self.next_element(lambda table: as_batch(table, self.schema))
 
     def next_element(self, convert: Callable[[pa.Table], Element]) -> Element:
-        """Convert the next batch. If anything raises, the batch does not count as returned."""
+        """Convert the next batch.
+
+        If the read or the conversion raises, the batch does not count as returned.
+        """
         with self._lock:
             position = self._position
             try:
@@ -237,7 +240,8 @@ class Batches:
                     element = _converted(convert, self._advance())
             except StopIteration:
                 raise
-            # An interrupt can come at any line. After an interrupt, the next call returns the same rows.
+            # An interrupt can occur at any line. After an interrupt, the next call returns the same rows as
+            # the interrupted call.
             except BaseException:
                 self._stop()
                 self._position = position
@@ -245,7 +249,10 @@ class Batches:
             return element
 
     def next_table(self) -> pa.Table:
-        """Return the next batch as a table. Rows from different pieces stay in separate chunks."""
+        """Return the next batch as a table.
+
+        Rows from different pieces stay in separate chunks of the table.
+        """
         return self.next_element(lambda table: table)
 
     def _advance(self) -> pa.Table:
@@ -285,7 +292,10 @@ class Batches:
             raise TFRecordError(problem, "read the stream first, and close the iterator afterwards")
 
     def __len__(self) -> int:
-        """Return the number of batches from ``start`` on. If this number is unknown, raise TypeError."""
+        """Return the number of batches from ``start`` on.
+
+        If the number of batches is unknown, raise TypeError.
+        """
         if self.rows is None or self._plan.batch_mode == "auto":
             raise TypeError("the number of batches is not known")
         size = self._plan.batch_size
@@ -302,7 +312,7 @@ class Batches:
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
-        # `close` never waits for the lock, because a thread that holds the lock is frozen at exit.
+        # `close` never waits for the lock: when Python exits, a thread that holds the lock is frozen.
         if self._lock.acquire(blocking=False):
             try:
                 self._stop()
@@ -322,7 +332,8 @@ class Batches:
         self._tables = None
 
 
-# The generators below do not refer to a `Batches` object, so deleting the object ends their threads.
+# The generators below do not refer to a `Batches` object, so deleting the object ends the threads of the
+# generators.
 
 
 def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positioned, None, None]:
@@ -344,7 +355,7 @@ def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positione
                 parts.append(rows.slice(start, last - start))
                 missing -= last - start
                 end = Position(None, 0, 0, window.following)
-            del rows  # frees the rows before the next window is read
+            del rows  # free the rows before the next window is read
     if parts and plan.batch_mode == "keep":
         yield _joined(parts), end
 
@@ -352,7 +363,7 @@ def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positione
 def _windows(
     plan: Plan, order: Order, spans: list[Span]
 ) -> Generator[tuple[Window[Any], pa.Table | ShuffleWindow], None, None]:
-    """Yield each window, and the rows of its pieces in their final order."""
+    """Yield each window, and the rows of the window in their final order."""
     source, reader = plan.source, None
     if order.seed is not None and isinstance(source, DatasetSource) and source.keeps_records:
         reader = RecordReader(source)
@@ -361,7 +372,7 @@ def _windows(
     with closing(read_slices(read, slices, plan.prefetch)) as pieces:
         for window in order.windows(spans, pieces):
             rows = _in_order(reader, order, window)
-            window.pieces = []  # frees the pieces together with the rows
+            window.pieces = []  # free the pieces together with the rows
             yield window, rows
             del rows
 
@@ -374,7 +385,7 @@ def _in_order(reader: RecordReader | None, order: Order, window: Window[Any]) ->
         return ShuffleWindow(reader, window.pieces, numbers)
     try:
         return _joined(window.pieces).combine_chunks().take(pa.array(numbers))
-    except pa.ArrowInvalid as error:  # one piece has more than 2 GiB of text or bytes
+    except pa.ArrowInvalid as error:  # a piece contains more than 2 GiB of text or bytes
         raise TFRecordError(
             f"{window.count:,} rows cannot be shuffled together: {error}",
             "shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",

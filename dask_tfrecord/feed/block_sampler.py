@@ -1,4 +1,4 @@
-"""Provide a batch sampler of PyTorch that shuffles the rows of groups of blocks."""
+"""Provide a PyTorch batch sampler that shuffles the rows within groups of blocks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,39 +34,39 @@ class BlockSampler(Sampler[Numbers]):
     Use the sampler as in ``DataLoader(dataset, batch_sampler=BlockSampler(dataset.table, 256),
     collate_fn=dataset.collate)``.
 
-    With this order, a table reads and decompresses each block about once in an epoch. With a uniformly
-    random order, a table reads and decompresses a block for almost every row of a compressed file.
+    In the order of the sampler, a table reads and decompresses each block about once in an epoch. With a
+    uniformly random order, a table reads and decompresses a block for almost every row of a compressed file.
 
     Parameters
     ----------
     table : RecordTable
-        The table of the dataset. The table of a `TFRecordTable` is its attribute ``table``.
+        The table of the dataset. For a `TFRecordTable`, pass the attribute ``table``.
     batch_size : int
         The number of rows in each batch.
     seed : int, default 0
-        The seed of the order.
+        The seed of the random order.
     uneven : "drop", "pad" or "keep", default "drop"
         What to do if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
-        repeats rows, so that every rank makes the same number of steps. The number of these rows is smaller
-        than the number of ranks. "keep" returns every row once.
+        repeats rows, so that every rank makes the same number of steps. The number of rows that "drop" or
+        "pad" affects is smaller than the number of ranks. "keep" returns every row once.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this smaller
-        batch, and "drop" omits this batch.
+        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the
+        incomplete last batch, and "drop" omits that batch.
     rank, world_size : int, optional
         The index of this process, and the number of processes. By default, both values come from
         `torch.distributed` when the iteration begins.
     workers : int, default 0
         The ``num_workers`` of the DataLoader, which passes the batches to its workers in turn. The sampler
-        then orders the batches so that no two workers read the same blocks.
+        orders the batches so that no two workers read the same blocks.
 
     Notes
     -----
-    Each iteration is the next epoch, with a different order. The method `set_epoch` chooses the epoch of the
-    next iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, even if the numbers of ranks and
-    workers change. Both methods also work with `torchdata`.
+    Each iteration begins the next epoch, which has a different order. The method `set_epoch` chooses the
+    epoch of the next iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, even if the numbers
+    of ranks and workers change. ``state_dict`` and ``load_state_dict`` work with `torchdata`.
 
-    Lightning replaces the samplers of distributed runs. Pass ``use_distributed_sampler=False`` to its
-    ``Trainer``.
+    Lightning replaces the samplers of distributed runs. With Lightning, pass
+    ``use_distributed_sampler=False`` to the ``Trainer``.
 
     Examples
     --------
@@ -113,8 +113,9 @@ class BlockSampler(Sampler[Numbers]):
         self._workers = max(1, workers)
         # The epoch of the next iteration, and the loaded states from which the next iteration continues.
         self._next: tuple[int, list[State]] = 0, []
-        self._running: _Running | None = None  # the newest iteration, or None until one begins
-        len(self)  # this call raises if an argument is wrong
+        # The newest iteration, or None until the first iteration begins.
+        self._running: _Running | None = None
+        len(self)  # This call raises an error if an argument is wrong.
 
     def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
         """Return the rows of each worker in an epoch, or the rows that remain after ``states``."""
@@ -137,14 +138,14 @@ class BlockSampler(Sampler[Numbers]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Each epoch has a different row order."""
         arguments.count("epoch", epoch, 0)
-        if epoch != self._next[0]:  # for the same epoch, the loaded states stay valid
+        if epoch != self._next[0]:  # loaded states remain valid if the epoch does not change
             self._next = epoch, []
 
     def state_dict(self) -> State:
         """Return the position of the newest iteration as a JSON-compatible dict.
 
-        A DataLoader with workers takes batches from the sampler ahead of time. To save the position of such a
-        loader, use the state of torchdata's ``StatefulDataLoader``.
+        A DataLoader with workers requests batches from the sampler ahead of time. To save the position of a
+        DataLoader with workers, use the state of torchdata's ``StatefulDataLoader``.
         """
         if self._running is not None:
             return self._running.state(self._plan)
@@ -176,8 +177,8 @@ class BlockSampler(Sampler[Numbers]):
         epoch, states = self._next
         self._next = epoch + 1, []
         order = self._order(epoch)
-        # The DataLoader gives batch k to worker k % workers. The parts with the most batches come first. The
-        # last batch of the epoch, which may be smaller, is the last batch of the last part.
+        # The DataLoader assigns batch k to worker k % workers. The parts with the most batches come first.
+        # The last batch of the last part is the last batch of the epoch, which may be incomplete.
         parts = sorted(
             ((one, order.rows(one.spans, self._table.block_starts)) for one in self._begin(epoch, states)),
             key=lambda part: -self._batches(part[1]),

@@ -1,8 +1,8 @@
 """Plan batches: compute the row order of an epoch and the range of a shard, and read the rows ahead.
 
-With ``shuffle="blocks"``, an epoch shuffles the blocks, and then the rows of each group of blocks.
-`shuffle_statistics` measures how far an order is from a uniformly random order. Each use of randomness has a
-separate random stream, so that no two orders depend on each other.
+With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows of each group of blocks.
+`shuffle_statistics` measures how far an order is from a uniformly random order. Each use of random numbers
+has a separate random stream, so that no order depends on another order.
 """
 
 from collections import deque
@@ -26,17 +26,18 @@ from dask_tfrecord.feed.batch_sources import WINDOW_BYTES, DatasetSource, Encode
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.row_selection import BLOCK_BYTES
 
-# What the random numbers of a stream shuffle. The position in this list is a part of the stream's key.
+# The purpose of a stream of random numbers: the items that the numbers shuffle. The key of a stream contains
+# the position of the purpose in this list.
 Use = Literal["pieces", "window", "rows", "files", "records"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
-    """Return a random number generator for each combination of ``use``, ``seed`` and ``key``."""
+    """Return a separate random number generator for each combination of ``use``, ``seed`` and ``key``."""
     return np.random.default_rng(_sequence(use, seed, key))
 
 
 def derived_seed(use: Use, seed: int, *key: int) -> int:
-    """Return a seed of 63 bits for the random numbers that TensorFlow computes for a use."""
+    """Return a 63-bit seed for the random numbers that TensorFlow generates for ``use``."""
     return int(_sequence(use, seed, key).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -44,23 +45,24 @@ def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequen
     return np.random.SeedSequence(seed, spawn_key=(get_args(Use).index(use), *key))
 
 
-# The index of a shard, or of a part of a shard, counted from 0, and the number of shards or parts.
+# The index of a shard (or of a part of a shard), and the number of shards (or parts). Indices start at 0.
 Fraction: TypeAlias = tuple[int, int]
 
-# `Rows` are the rows of a piece, and a `Piece` is a piece with or without its rows.
+# `Rows` are the rows of a piece. A `Piece` contains the rows of a piece, or is a `Slice` without rows.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
 Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 
-# The stored size of a piece in bytes, without and with a shuffle. Larger pieces need fewer requests to the
-# store, and smaller pieces improve the shuffle.
+# The stored size of a piece in bytes: without a shuffle, and with a shuffle. Larger pieces need fewer
+# requests to the store, and smaller pieces improve the shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
-# A weak shuffle warns only if there are at least this many rows. Smaller datasets fit into a shuffle buffer.
+# A weak shuffle causes a warning only if there are this many rows or more. A dataset with fewer rows fits
+# into a shuffle buffer.
 _MANY_ROWS = 10_000
 
-# ``shuffle="blocks"`` shuffles the rows of at most this many blocks together. A group with fewer
-# blocks is complete as soon as it has ``_GROUP_BYTES`` stored bytes.
+# ``shuffle="blocks"`` shuffles the rows of at most ``_GROUP_BLOCKS`` blocks together. A group with fewer than
+# ``_GROUP_BLOCKS`` blocks is complete as soon as it has ``_GROUP_BYTES`` stored bytes.
 _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
 
@@ -69,9 +71,9 @@ _GROUP_BYTES = 1 << 25
 class Plan:
     """An opened source and the options of the batches. The source is opened once for all epochs.
 
-    ``surface`` is the public function that the user called. Errors show the remedies that ``surface``
-    accepts. ``open_version`` opens the source at another version of the dataset. If the user has chosen a
-    version, or if there are no versions, ``open_version`` is None.
+    ``surface`` is the public function that the user called. Errors show only remedies that ``surface``
+    accepts. ``open_version`` opens the source again with another version of the dataset. If the user has
+    chosen a version, or if there are no versions, ``open_version`` is None.
     """
 
     source: Source
@@ -109,14 +111,18 @@ def plan_batches(
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
 ) -> Plan:
-    """Open a source for batches of any epoch and shard. The parameters are those of `iter_batches`."""
+    """Open a source for batches of any epoch and shard.
+
+    The parameters have the same meaning as in `iter_batches`.
+    """
     arguments.number("batch_size", batch_size)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
     arguments.count("prefetch", prefetch, 0)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     kind = checked_shuffle(shuffle, seed)
-    # "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same order.
+    # The shuffle "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same
+    # order.
     blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
     opened = as_source(source, columns, blocksize, read)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
@@ -136,7 +142,7 @@ def plan_batches(
 
 
 def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
-    """Warn if a shuffle buffer holds rows of few blocks, and the rows are sorted by a column."""
+    """Warn if a shuffle buffer contains rows of few blocks, and the rows are sorted by a column."""
     total = sum(source.counts or ())
     if total < _MANY_ROWS:
         return
@@ -166,7 +172,7 @@ class Slice(NamedTuple):
     piece: int
     start: int
     stop: int | None
-    nbytes: int = 0  # a slice without its rows takes no memory
+    nbytes: int = 0  # a `Slice` uses no memory for rows
 
     @property
     def num_rows(self) -> int:
@@ -176,10 +182,10 @@ class Slice(NamedTuple):
 class Span(NamedTuple):
     """A range of positions in the row order of an epoch.
 
-    Positions count the rows of the epoch before each window is shuffled. For a Dask collection, positions
-    count partitions instead. If some rows of a window were already returned, the span is the window, and
-    ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For a window of
-    a Dask collection, ``last`` is None.
+    A position counts the rows of the epoch in the order before each window is shuffled. For a Dask
+    collection, positions count partitions, not rows. The span of a partly returned window is the whole
+    window, and ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For
+    a window of a Dask collection, ``last`` is None.
     """
 
     start: int
@@ -189,7 +195,10 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of rows. For a Dask collection, the number of partitions, where a window counts as 1."""
+        """The number of rows.
+
+        For a Dask collection, the number of partitions, with each window counted as 1.
+        """
         if self.first is None:
             return self.stop - self.start
         return 1 if self.last is None else self.last - self.first
@@ -208,7 +217,7 @@ class Span(NamedTuple):
 
 
 def part_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
-    """Return a range of the rows of several spans."""
+    """Return the rows from ``start`` to before ``stop``, counted across all spans."""
     found = []
     for span in spans:
         first, last = max(start, 0), min(stop, span.size)
@@ -224,7 +233,7 @@ def total_size(spans: Sequence[Span]) -> int:
 
 @dataclass
 class Window(Generic[Piece]):
-    """Pieces that are shuffled together, the range of their rows to use, and the spans after the window."""
+    """The pieces that are shuffled together, the range of shuffled rows to use, and the spans that follow."""
 
     span: Span
     pieces: list[Piece]
@@ -236,10 +245,10 @@ class Window(Generic[Piece]):
 
 @dataclass(frozen=True)
 class OrderedRows:
-    """The row indices of some spans, in the order of the epoch.
+    """The row indices of some `Span` objects, in the order of the epoch.
 
-    ``windows`` contains each window with the spans that follow it. ``ends`` contains the number of rows up to
-    the end of each window.
+    ``windows`` pairs each window with the spans that follow the window. ``ends`` contains the number of rows
+    up to the end of each window.
     """
 
     numbers: Ints
@@ -259,9 +268,9 @@ class Order:
     """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in the epoch's order.
 
     ``ends`` contains the position at which each piece begins, and the end of the last piece. If
-    ``is_counted`` is False, positions count pieces instead of rows. ``seed`` contains the seed and the epoch
-    of a shuffle. A window has at least ``buffer`` rows, unless the rows are large. If a window is a group of
-    blocks instead, ``sizes`` contains the stored bytes of each piece.
+    ``is_counted`` is False, positions count pieces, not rows. ``seed`` contains the seed and the epoch of a
+    shuffle. A window has at least ``buffer`` rows, unless the rows are large. If windows are groups of
+    blocks, ``sizes`` contains the stored bytes of each piece.
     """
 
     pieces: Ints
@@ -297,7 +306,7 @@ class Order:
 
     def permutation(self, start: int, count: int) -> Ints:
         """Return the random order of the ``count`` rows of the window that begins at position ``start``."""
-        assert self.seed is not None  # only a shuffled order has a seed
+        assert self.seed is not None  # this method is only called for shuffled orders, which have a seed
         seed, epoch = self.seed
         return stream("window", seed, epoch, start).permutation(count)
 
@@ -338,7 +347,10 @@ class Order:
                 found, count, size, start = [], 0, 0, stop
 
     def rows(self, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
-        """Return the rows of some spans. ``firsts`` contains the index of the first row of each piece."""
+        """Return the row indices of ``spans`` in the order of the epoch.
+
+        ``firsts`` contains the index of the first row of each piece.
+        """
         found = [np.zeros(0, np.int64)]
         following = []
         for window in self.windows(spans, (one for span in spans for one in self.slices(span))):
@@ -353,7 +365,7 @@ class Order:
 
 
 def checked_shuffle(shuffle: Any, seed: Any) -> Shuffle | None:
-    """Return how the rows of batches are shuffled. True stands for "buffer"."""
+    """Return the kind of shuffle, or None if the rows are not shuffled. True stands for "buffer"."""
     if arguments.seed_of(shuffle, seed, get_args(Shuffle)) is None:
         return None
     return "blocks" if shuffle == "blocks" else "buffer"
@@ -367,7 +379,7 @@ def make_order(
     buffer: int = 1,
     sizes: Ints | None = None,
 ) -> Order:
-    """Return the order of the rows of some pieces. ``counts`` contains the number of rows of each piece."""
+    """Return the order of all rows in an epoch. ``counts`` contains the number of rows of each piece."""
     pieces = np.arange(npieces)
     if seed is not None:
         pieces = stream("pieces", seed, epoch).permutation(npieces)
@@ -390,7 +402,7 @@ def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, unev
 
 
 def rows_of_part(spans: Sequence[Span], part: Fraction, step: int) -> list[Span]:
-    """Return the rows of one part of a shard. The shard is cut after a multiple of ``step`` rows."""
+    """Return the rows of one part of a shard. Parts are cut only at multiples of ``step`` rows."""
     index, count = part
     steps = -(-total_size(spans) // step)
     return part_of(spans, steps * index // count * step, steps * (index + 1) // count * step)
@@ -437,8 +449,8 @@ def read_slices(
         while ahead:
             yield ahead.popleft().result()
     finally:
-        # Python may delete the generator while this thread starts a thread and holds a lock that ending
-        # threads need. Waiting for the threads of the pool would then never end.
+        # Python may delete the generator while this thread starts a thread, and so holds a lock that ending
+        # threads need. While this thread holds the lock, waiting for the threads of the pool would never end.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -452,7 +464,7 @@ def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
 class ShuffleStatistics:
     """Statistics about how far the order of an epoch is from a uniformly random order.
 
-    `RecordTable.shuffle_statistics` returns these statistics, and ``print`` shows them as a table.
+    `RecordTable.shuffle_statistics` returns the statistics, and ``print`` prints them as a table.
 
     Attributes
     ----------
@@ -462,11 +474,11 @@ class ShuffleStatistics:
         The distance between a row's position in the order and its position in the files, as a fraction of all
         rows: the mean, and the quantiles 0.1, 0.5 and 0.9.
     batch_blocks, uniform_batch_blocks : float
-        The mean number of different blocks from which a batch has rows, for the order and for a uniform
+        The mean number of different blocks in a batch, for the measured order and for a uniformly random
         order.
     same_block, uniform_same_block : float
-        The probability that two rows of a batch come from the same block, for the order and for a uniform
-        order.
+        The probability that two rows of a batch come from the same block, for the measured order and for a
+        uniformly random order.
     """
 
     rows: int
@@ -480,7 +492,7 @@ class ShuffleStatistics:
 
     @property
     def design_effect(self) -> float:
-        """The worst-case variance of a batch mean, divided by the variance in a uniform order.
+        """The worst-case variance of a batch mean, divided by the variance in a uniformly random order.
 
         In the worst case, all rows of a block have the same value, for example in files that are sorted by
         label.

@@ -39,7 +39,7 @@ class FeatureSpec:
     sequence : dict of str to feature
         The argument ``sequence_features`` of `tf.io.parse_sequence_example`. The dict is empty for Examples.
     casts : dict of str to tf.DType
-        The tensor type of each column that the parser returns with a different type.
+        The tensor type of each column for which the parser returns a different type.
     scales : dict of str to int
         The number of decimal places of each decimal column.
     """
@@ -87,14 +87,14 @@ def feature_spec(
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. The snapshot of a dataset shows which columns contain no null.
+        A path that `read_tfrecord` accepts. A snapshot of the dataset records which columns contain no nulls.
     columns : str or list of str, optional
         The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, and an empty string in string and binary columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        The kind of tensor that a list column becomes.
+        The kind of tensor to which a list column is converted.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
@@ -103,7 +103,7 @@ def feature_spec(
     -------
     FeatureSpec
         The feature spec of the dataset. A struct column has a feature for each field, such as "a/b".
-        `FeatureSpec.code` returns this spec as Python code.
+        `FeatureSpec.code` returns the spec as Python code.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return what this read must do but TensorFlow's own reader cannot do, or None."""
+    """Return a text that says what TensorFlow's own reader cannot do for the read, or None."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:
@@ -176,7 +176,7 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
 def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
     if lists == "sparse":
         return tf.io.VarLenFeature(parsed)
-    # A nested list stays ragged, because the parser can pad only one level.
+    # A nested list stays ragged, because the parser can pad only one level of lists.
     if lists == "padded" and not nested:
         return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
     return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
@@ -219,7 +219,7 @@ def _value_code(value: Any) -> str:
 
 
 def tensor_type(item: Field) -> Any:
-    """Return the type of the tensor that a column becomes."""
+    """Return the TensorFlow type to which a column is converted."""
     type_ = value_type(innermost(item.type))
     if is_text_or_binary(type_):
         return tf.string

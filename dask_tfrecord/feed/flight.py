@@ -29,8 +29,8 @@ def serve(
 ) -> "FlightServer":
     """Start an Arrow Flight server that serves a dataset or a Dask collection.
 
-    A client that asks for the flight info of any path gets the endpoints of epoch 0, with one endpoint for
-    each shard. A client that sends the JSON command ``{"epoch": 3}`` gets the endpoints of epoch 3.
+    A client that asks for the flight info of any path receives the endpoints of epoch 0, with one endpoint
+    for each shard. A client that sends the JSON command ``{"epoch": 3}`` receives the endpoints of epoch 3.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def serve(
         A path or a collection that `iter_batches` accepts.
     location : str, default "grpc://127.0.0.1:0"
         The address at which clients connect. Port 0 means any free port. The connection is not encrypted, and
-        anyone who can connect can read the rows. Use another host than 127.0.0.1 only in a network that you
+        anyone who can connect can read the rows. Use a host other than 127.0.0.1 only in a network that you
         trust.
     shards : int, default 1
         The number of shards into which the rows are divided. Each shard has its own endpoint.
@@ -68,7 +68,7 @@ def serve(
     """
     check_instance("location", location, str)
     plan = plan_batches(source, batch_size, surface=serve, columns=columns, batch_mode=batch_mode, **keywords)
-    Batches(plan, 0, (0, shards))  # this call raises if there are more shards than rows
+    Batches(plan, 0, (0, shards))  # this call raises an error if there are more shards than rows
     try:
         return FlightServer(plan, location, shards)
     except (pa.ArrowException, OSError) as error:
@@ -79,7 +79,7 @@ def serve(
 
 
 def _reason(location: str) -> str | None:
-    """Return why the system refuses an address, or None. gRPC only prints this reason."""
+    """Return the reason why the system refuses an address, or None. gRPC only prints the reason."""
     try:
         address = urlsplit(location)
         if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):
@@ -88,7 +88,7 @@ def _reason(location: str) -> str | None:
         socket.create_server((address.hostname or "", address.port or 0), family=family).close()
     except OSError as error:
         return error.strerror
-    except ValueError:  # the address has no port number, which pyarrow reports
+    except ValueError:  # the host or the port is not valid, which pyarrow reports
         return None
     return None
 

@@ -19,10 +19,10 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 
 # Threads that request batches hold this lock while they read or change a row order. The lock is not an
-# attribute of the dataset, because worker processes get a copy of the dataset.
+# attribute of the dataset, because the dataset is copied to worker processes.
 _ORDERS = Lock()
 
-# Keras reads at most this many batches to find out the shapes of a model's inputs.
+# Keras reads at most this many batches to determine the shapes of a model's inputs.
 _MOST_LOOKED_AT = 2
 
 
@@ -42,20 +42,21 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     label : str, optional
         The column that contains the labels. Without ``label``, an element consists of features only.
     shuffle : bool or "blocks", optional
-        If True, all rows have a random order, which differs in each epoch. By default, the rows are not
-        shuffled. If ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which
-        reads compressed files much faster. With "blocks", pass ``shuffle=False`` to ``fit``. Otherwise, Keras
-        also shuffles the batches, so that successive batches read different blocks.
+        If True, all rows are shuffled anew in each epoch. By default, the rows are not shuffled. If
+        ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which makes reads of
+        compressed files much faster. With "blocks", pass ``shuffle=False`` to ``fit``. If Keras also shuffled
+        the batches, successive batches would read different blocks.
     seed : int, default 0
         The seed of the random order.
     epoch : int, default 0
-        The number of the first epoch. If this number equals the ``initial_epoch`` of ``fit``, a resumed run
-        has the same row orders as an uninterrupted run.
+        The number of the first epoch. If ``epoch`` equals the ``initial_epoch`` of ``fit``, a resumed run has
+        the same row orders as an uninterrupted run.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
     workers, use_multiprocessing, max_queue_size
-        These parameters have the same meaning as in `keras.utils.PyDataset`. The threads share the dataset.
+        These parameters have the same meaning as in `keras.utils.PyDataset`. The worker threads of Keras
+        share the dataset.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
@@ -106,10 +107,12 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
         self._shuffle, self._seed = shuffle, seed
         self._epoch = epoch
-        self._requested: set[int] = set()  # the batches of the current order that were requested
-        self._is_due = False  # True if the order must change after its last batch is requested
-        self._is_ahead = False  # True if the order changed when its last batch was requested
-        self._is_new = True  # True until the first call of `on_epoch_end`
+        self._requested: set[int] = set()  # The indices of the requested batches of the current order.
+        # True if the row order must change after the last batch of the order is requested.
+        self._is_due = False
+        # True if the row order changed when the last batch of the order was requested.
+        self._is_ahead = False
+        self._is_new = True  # True until the first call of `on_epoch_end`.
         check_label(label, self.table.schema)
         self._set_order()
 
@@ -145,9 +148,10 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     def on_epoch_end(self) -> None:
         """Advance to the next epoch, which has a different row order.
 
-        With ``fit(steps_per_epoch=...)``, Keras calls the method before all batches were returned. The order
-        then changes after the last batch. Keras also calls the method before the first epoch, after it has
-        built the model with the first batches. These batches are returned again.
+        With ``fit(steps_per_epoch=...)``, Keras calls the method before all batches were returned. If batches
+        of the epoch remain, the order changes after the last batch. Keras calls the method even before the
+        first epoch, after building the model with the first batches. The batches with which the model was
+        built are returned again.
         """
         with _ORDERS:
             is_before, self._is_new = self._is_new, False
@@ -157,7 +161,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             if self._is_ahead and not self._requested:
                 self._is_ahead = False
                 return
-            # With several workers, Keras begins the next epoch with the first batch.
+            # If there are several workers, Keras begins the next epoch with the first batch.
             is_complete = len(self._requested) in (0, len(self))
             if is_complete or self.workers > 1 or self.use_multiprocessing:
                 self._advance()

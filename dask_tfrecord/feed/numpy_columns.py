@@ -42,9 +42,9 @@ def numpy_columns(
     -------
     dict of str to numpy.ndarray or Ragged
         An array for each column of the batch. Columns of fixed-size lists or tensors become arrays with
-        additional dimensions. Other list columns become `Ragged`. Columns of strings and bytes become arrays
-        of objects. Columns of dates, times and durations become integers in the unit of the column. Columns
-        of decimals become float64.
+        additional dimensions. All other list columns become `Ragged` objects. Columns of strings and bytes
+        become arrays of objects. Columns of dates, times and durations become integers in the unit of the
+        column. Columns of decimals become float64.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
     """Convert one Arrow column to NumPy, as `numpy_columns` describes."""
     type_ = column.type
     if isinstance(column, pa.ChunkedArray):
-        # Each text becomes a Python object, so the chunks need not be joined in Arrow.
+        # Each text value becomes a Python object, so the chunks need not be joined in Arrow.
         if column.num_chunks > 1 and is_text_or_binary(type_):
             return np.concatenate([column_to_numpy(name, chunk, fill) for chunk in column.chunks])
         column = one_chunk(column)
@@ -104,8 +104,8 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
 
 
 def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
-    """Convert a column of fixed-size lists or tensors. All values of a null row are treated as nulls."""
-    values = column.flatten()  # Arrow's flatten() omits the lists that are null
+    """Convert a column of fixed-size lists or tensors. Treat every value of a null row as null."""
+    values = column.flatten()  # Arrow's `flatten` omits lists that are null
     if column.null_count:
         indices = np.full((len(column), column.type.list_size), -1)
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -113,7 +113,7 @@ def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
         flat = indices.reshape(-1)
         values = values.take(pa.array(flat, mask=flat < 0))
     found = column_to_numpy(name, values, fill)
-    assert isinstance(found, np.ndarray)  # the values have one shape
+    assert isinstance(found, np.ndarray)  # all values have the same shape
     return found.reshape(len(column), *shape, *found.shape[1:])
 
 
@@ -126,7 +126,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
         values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
         return pa.array(
             np.round(values, type_.scale), from_pandas=True
-        )  # Arrow would cast 29.99 to 29.990000000000002
+        )  # Arrow alone would cast 29.99 to 29.990000000000002
     if pa.types.is_fixed_size_binary(type_):
         return column.cast(pa.binary())
     tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text_or_binary)

@@ -1,7 +1,7 @@
 """Implement `scan_tfrecord`, which returns a lazy frame of Polars for a dataset.
 
-The module uses the external readers of Polars, which Polars calls unstable. The module was checked with
-Polars 2.1.
+The module uses the interface of Polars for external readers, which Polars marks as unstable. The module was
+checked with Polars 2.1.
 """
 
 import pickle
@@ -55,8 +55,8 @@ def scan_tfrecord(
 
     Only the columns of the query are decoded, and only files that can contain a row of the result are opened.
     Polars itself applies the filters of the query to the rows, so filters follow the rules of Polars. A slice
-    stops reading after enough rows. If a snapshot describes the files, a count and the tail of the dataset
-    need no search for records.
+    of the frame stops reading after enough rows. If a snapshot describes the files, counting the rows and
+    reading the last rows need no search for records.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def scan_tfrecord(
     FileNotFoundError
         If the path has no files to read.
     SchemaError
-        If the requested columns contradict the columns of the files, or if a column has decimals of 256 bits,
-        which Polars does not have.
+        SchemaError If the requested columns contradict the columns of the files, or if a column has decimals
+        of 256 bits, which Polars does not support.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def scan_tfrecord(
 
 
 class _Builder(FileReaderBuilder):
-    """Give Polars a reader for each piece of a dataset. The readers of a query share one plan."""
+    """Provide Polars with a reader for each piece of a dataset. The readers of a query share one plan."""
 
     def __init__(self, plan: ReadPlan, columns: Schema) -> None:
         self.plan, self.columns = plan, columns
@@ -116,7 +116,10 @@ class _Builder(FileReaderBuilder):
         return {"TFRECORD": self.plan.store.public()}
 
     def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
-        """Return the read of one piece. Skip files in which no row can pass, but do not filter the rows."""
+        """Return the `Partition` that reads one piece.
+
+        Skip files in which no row can pass ``filters``, but do not filter the rows.
+        """
         known = [one for one in map(_as_arrow, filters) if one is not None]
 
         def planned() -> Callable[[int], Partition]:
@@ -149,10 +152,11 @@ class _Reader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         start, count = pre_slice or (0, sys.maxsize)
-        # The slice is applied before the filters and counts all rows, so no file may be left out.
+        # Polars applies the slice before the filters. With a slice, no file may be left out, because the
+        # slice counts all rows.
         for table in self._tables(columns, [] if pre_slice else filters):
             first = min(start, table.num_rows)
-            rows = min(count, table.num_rows - first)  # `slice` does not limit a table without columns
+            rows = min(count, table.num_rows - first)  # `Table.slice` does not limit a table without columns
             start, count = start - first, count - rows
             yield pl.DataFrame(table.slice(first, rows)) if columns else pl.DataFrame(height=rows)
             if count <= 0:

@@ -30,7 +30,10 @@ THREADS = 8
 
 
 class RecordDecoder:
-    """Decode records in several buffers to the rows of a read. Each thread needs a separate decoder."""
+    """Decode records from several buffers to rows with the columns of a schema.
+
+    Each thread needs a separate decoder.
+    """
 
     def __init__(self, dataset: ReadPlan, schema: Schema) -> None:
         self._values, self._schema = dataset.partition_values, schema
@@ -43,8 +46,8 @@ class RecordDecoder:
     ) -> pa.RecordBatch:
         """Decode records as `Decoder.feed_records` does, and add the partition columns.
 
-        ``partitions`` contains the index of the partition of each of ``rows``. The batch ends before a record
-        with which the batch would exceed 2 GiB. The ``record`` of an error is an index into ``rows``.
+        ``partitions`` contains the partition index of each row in ``rows``. The batch ends before the first
+        record that would make the batch exceed 2 GiB. The ``record`` of an error is an index into ``rows``.
         """
         fed = self._decoder.feed_records(buffers, places, rows)
         decoded = self._decoder.take()
@@ -66,8 +69,8 @@ class RecordDecoder:
 class Unit(NamedTuple):
     """The records that a table reads from one buffer: all records of a memory-mapped file, or of a split.
 
-    ``split`` is the index of the first split. ``offsets`` contains the start of each record in the file,
-    followed by the end of the last record. If the split is read as a block, ``offsets`` is None.
+    ``split`` is the index of the unit's first split. ``offsets`` contains the start of each record in the
+    file, followed by the end of the last record. If the split is read as a block, ``offsets`` is None.
     """
 
     split: int
@@ -84,7 +87,10 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
         return [Unit(number, None) for number in range(len(splits))]
 
     def find(group: list[Split]) -> list[Ints | None]:
-        """Return the record offsets of a file or of each split. None means to read the split as a block."""
+        """Return the record offsets of a file or of each split.
+
+        The value None means that the split is read as a block.
+        """
         store, path = dataset.store, group[0].file.path
         mapped = store.map_file(path)
         data = memoryview(mapped or b"")
@@ -113,20 +119,20 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     """Return the record offsets of the file with the splits ``group``, or None if they are unknown."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
-    # Column files contain offsets in the decompressed content.
+    # The offsets in column files refer to the decompressed content of the data files.
     if beside is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
     stored = open_column_file(store, beside).rows_of(path, file.size, file.crc32c, count)
     offsets = None if stored is None else stored.offsets(0, count)
-    # If the snapshot does not record the codec, the file may be compressed. Then the content and the file
-    # differ in size.
+    # If the snapshot does not record the codec, the file may be compressed. The last offset in a compressed
+    # file differs from the size of the file.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
 
 
 def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]:
-    """Yield the splits of each file, with the index of the first of these splits."""
+    """Yield the splits of each file, and the index of the file's first split."""
     for _, group in groupby(enumerate(splits), key=lambda item: item[1].file.path):
         numbered = list(group)
         yield numbered[0][0], [split for _, split in numbered]
@@ -143,18 +149,21 @@ def _find_records(file: RecordFile, data: memoryview) -> Ints:
     return file.find_records(data[start : None if stop is None else stop.offset]) + start
 
 
-# A table drops blocks from memory only if it keeps more than this many blocks, and more than this many
-# decompressed bytes. A batch in the order of `RecordTable.block_order` may have rows of two groups of blocks.
-# Both groups fit into memory.
+# A table drops blocks from memory only if it keeps more than `_KEPT_BLOCKS` blocks and more than
+# `_KEPT_BYTES` decompressed bytes. A batch in the order of `RecordTable.block_order` may contain rows of two
+# groups of blocks, and both groups fit into memory.
 _KEPT_BLOCKS = 32
 _KEPT_BYTES = 1 << 26
 
-# The number of locks for reading blocks. Each lock serves several blocks.
+# The number of locks that protect the reading of blocks. Each lock protects several blocks.
 _LOCKS = 64
 
 
 class RecordBuffers:
-    """The buffers that contain the records of a table's units. Several threads may use the object."""
+    """The buffers from which a table reads records.
+
+    Several threads may use the object at the same time.
+    """
 
     def __init__(self, splits: Sequence[Split], offsets: Sequence[Ints | None]) -> None:
         self._splits = splits
@@ -165,7 +174,7 @@ class RecordBuffers:
         """Create the attributes that cannot be pickled."""
         self.renew_locks()
         self._maps: dict[str, pa.Buffer] = {}
-        # The value None stands for a block of which one range was read. When a second range of the block is
+        # The value None means that only one range of the block was read. When a second range of a block is
         # needed, the whole block is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
         self._kept_bytes = 0
@@ -183,11 +192,11 @@ class RecordBuffers:
         self._prepare()
 
     def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
-        """Return a buffer for each unit, and the indices of the requested records in the buffer."""
+        """Return a buffer for each `Unit`, and the indices of the requested records in the buffer."""
         found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
         ranges = {unit: one for unit, one in found_ranges if one is not None}
         stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
-        # A file may be compressed although its name has no suffix. A range of a compressed file does not
+        # A file may be compressed although the file name has no suffix. A range of a compressed file does not
         # begin with a record.
         read = {
             unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
@@ -206,8 +215,8 @@ class RecordBuffers:
     def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
         """Return the path, start and stop of the requested range of a remote split.
 
-        Return None if the whole split must be read, because a range of the split was read before, or because
-        the range is at least half of the split.
+        Return None to read the whole split: if a range of the split was read before, or if the requested
+        range is half of the split or more.
         """
         offsets = self.offsets[unit]
         if offsets is None or self._mapped(store, unit) is not None:
@@ -232,7 +241,7 @@ class RecordBuffers:
             del self._kept[oldest]
 
     def _records(self, dataset: ReadPlan, unit: int) -> Records:
-        """Return the records of a unit, from the memory-mapped file or from a block."""
+        """Return the records of a `Unit`, from the memory-mapped file or from a block."""
         store, split, offsets = dataset.store, self._splits[unit], self.offsets[unit]
         if offsets is not None and (mapped := self._mapped(store, unit)) is not None:
             if mapped.size < offsets[-1]:
@@ -249,7 +258,7 @@ class RecordBuffers:
         return records
 
     def _mapped(self, store: Store, unit: int) -> pa.Buffer | None:
-        """Return the memory-mapped file of a unit, or None if the file is remote."""
+        """Return the memory-mapped file of a `Unit`, or None if the file is remote."""
         path = self._splits[unit].file.path
         if path not in self._maps and (mapped := store.map_file(path)) is not None:
             self._maps.setdefault(path, mapped)

@@ -1,10 +1,10 @@
 """Implement `RecordTable`, which provides random access to the records of a dataset.
 
-To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
-memory-maps local uncompressed files. All other files are read in blocks, and the last few blocks are kept
-in memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column
+To read records, a table copies the bytes of the records into one buffer, and decodes all records together. A
+table memory-maps local uncompressed files. All other files are read in blocks, and the last few blocks are
+kept in memory. If the offsets of the records are stored, a table reads ranges of bytes, not blocks. If column
 files contain all columns, and the columns are small, a table keeps the columns in memory and reads no
-records. Callers that ask for single records get Python values.
+records. A request for a single record returns Python values.
 """
 
 import os
@@ -71,8 +71,8 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-# The largest size in bytes of the columns that a table keeps in memory. If the columns take more memory, the
-# table reads the records instead.
+# The largest total size, in bytes, of the columns that a table keeps in memory. If the columns are larger
+# than `_KEPT_BYTES`, the table reads the records instead.
 _KEPT_BYTES = 1 << 26
 
 
@@ -113,10 +113,10 @@ class RecordTable:
         The columns to read, in this order. By default, all columns are read.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
-        ``version``. With ``filters``, the table contains only the rows that pass. Opening the table then
-        reads the filter columns from all files in which rows may pass. If ``on_corrupt`` skips damage, the
-        table contains only undamaged records. Opening such a table reads all files, and reading a record
-        reads a whole block.
+        ``version``. With ``filters``, the table contains only the rows that pass the filters. Opening a table
+        with ``filters`` reads the filter columns from all files in which rows may pass. If ``on_corrupt``
+        skips damage, the table contains only undamaged records. If ``on_corrupt`` skips damage, opening the
+        table reads all files, and reading a record reads a whole block.
 
     Attributes
     ----------
@@ -130,22 +130,24 @@ class RecordTable:
     FileNotFoundError
         If the path has no files to read.
     CorruptRecordError
-        If a checksum shows that the length or the payload of a record is damaged. A table verifies payloads
-        only of the records that it returns. The lengths of other records are verified only where the table
-        searches for records.
+        If a checksum shows that the length or the payload of a record is damaged. A table verifies the
+        payloads of returned records only. The lengths of records that are not returned are verified only
+        where the table searches for records.
 
     Notes
     -----
-    Several threads may use a table at the same time. Pickling a table includes the record offsets, which take
-    8 bytes of memory per record.
+    Several threads may use a table at the same time. The pickled table includes the record offsets, which
+    take 8 bytes of memory per record.
 
     Opening a table reads the lengths of all records of uncompressed local files. If `to_tfrecord` or
-    `Dataset.add_snapshot` was called with ``columnar``, column files contain the offsets, and no data file is
-    read. With these offsets, the table reads single records, not blocks, from remote uncompressed files.
+    `Dataset.add_snapshot` was called with ``columnar``, column files contain the record offsets, and opening
+    a table reads no data file. With record offsets from column files, the table reads single records, not
+    blocks, from remote uncompressed files.
 
-    If column files contain all columns of the table, and the columns take at most 64 MiB of memory, opening
-    the table reads the columns, and the table keeps the columns in memory. An access then only checks that
-    the data files are unchanged. Pickling the table includes these columns instead of the record offsets.
+    If column files contain all columns of the table, and the columns take at most 64 MiB of memory, the table
+    reads the columns when it is opened, and keeps them in memory. Reading records from columns in memory only
+    checks that the data files are unchanged. The pickled table contains the columns that are kept in memory,
+    instead of the record offsets.
 
     Examples
     --------
@@ -169,7 +171,7 @@ class RecordTable:
     ) -> None:
         plan, self._schema = open_columns(path, checked_names(columns), BLOCK_BYTES, read)
         self._rows = NumberedRows(plan, self._schema)
-        # A block is a partition of the plan. Store the first row and the stored size of each block.
+        # Each block is a partition of the read plan. For each block, store the first row and the stored size.
         self.block_starts = self._rows.row_numbers(self._rows.starts[plan.partitions.starts])
         self._block_sizes = plan.partitions.sizes
         splits = [split for splits in self._rows.plan.partitions for split in splits]
@@ -178,7 +180,7 @@ class RecordTable:
             units = find_units(self._rows.plan, splits)
         else:
             units = [Unit(first, None) for first, _ in splits_by_file(splits)]
-        # For each unit, store the split, the index of the partition and the index of the first record.
+        # For each `Unit`, store the split, the index of the partition and the index of the first record.
         self._splits = [splits[unit.split] for unit in units]
         self._buffers = RecordBuffers(self._splits, [unit.offsets for unit in units])
         self._partitions = np.array([unit.split for unit in units], np.int64)
@@ -217,7 +219,7 @@ class RecordTable:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        # Grain compares this text to find out whether a state belongs to the table.
+        # Grain compares this text to find out whether a saved state belongs to the table.
         store = self._dataset.store
         of_version = "" if self.version is None else f", version {self.version}"
         return f"RecordTable({store.public()!r}, {len(self):,} records{of_version})"
@@ -233,7 +235,7 @@ class RecordTable:
     ) -> dict[str, Any] | pa.RecordBatch:
         """Return one record as a dict of Python values and NumPy arrays, or several records as a batch.
 
-        An expression of pyarrow selects the records that `matching` returns.
+        A pyarrow expression selects the records that `matching` returns for the expression.
         """
         if isinstance(key, pc.Expression):
             return self.batch(self.matching(key))
@@ -259,7 +261,7 @@ class RecordTable:
         ----------
         indices : sequence of int or bool
             The indices of the records, in any order. An index may be repeated. Negative indices count from
-            the end. A boolean mask with an element for each record selects records.
+            the end. A boolean mask with an element for each record selects the records whose element is True.
 
         Returns
         -------
@@ -269,7 +271,7 @@ class RecordTable:
         Raises
         ------
         IndexError
-            If an index is out of bounds, or if a mask does not have one element for each record.
+            If an index is out of bounds, or if a boolean mask does not have one element for each record.
         TFRecordError
             If ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
@@ -288,10 +290,10 @@ class RecordTable:
 
     @calling(__init__)
     def matching(self, filters: Sequence[Any] | pc.Expression) -> Numbers:
-        """Return the indices of the records that pass filters.
+        """Return the indices of the records that pass ``filters``.
 
-        Only the columns of the filters are read. If column files contain these columns, the data files are
-        not opened.
+        Only the columns of the filters are read. If column files contain the filter columns, the data files
+        are not opened.
 
         Parameters
         ----------
@@ -308,7 +310,7 @@ class RecordTable:
         SchemaError
             If the filters name an unknown column, or compare a column with a value of an unsuitable type.
         TFRecordError
-            If the table skips damage.
+            If the table skips damaged records.
 
         Examples
         --------
@@ -332,13 +334,14 @@ class RecordTable:
         """Return the indices of all records in a random order that reads each block about once.
 
         The blocks of the dataset, of about 1 MiB each, are shuffled, and then the records of up to 24 blocks
-        are shuffled together. A table that reads records in this order needs only these blocks at a time, and
-        keeps them in memory. `iter_batches` with ``shuffle="blocks"`` returns the rows in the same order.
+        are shuffled together. A table that reads records in block order needs only up to 24 blocks at a time,
+        and keeps these blocks in memory. `iter_batches` with ``shuffle="blocks"`` returns the rows in the
+        same order as `block_order`.
 
         Parameters
         ----------
         seed : int, default 0
-            The seed of the order.
+            The seed of the random order.
         epoch : int, default 0
             The number of the epoch. Each epoch has a different order.
         shard : tuple of int, default (0, 1)
@@ -395,7 +398,7 @@ class RecordTable:
         Returns
         -------
         ShuffleStatistics
-            The measurements, which ``print`` shows as a table.
+            The measurements, which ``print`` prints as a table.
 
         Examples
         --------
@@ -425,7 +428,7 @@ class RecordTable:
         return self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
 
     def _read(self, wanted: Numbers) -> pa.RecordBatch:
-        """Read records by index. ``wanted`` must contain at least one index."""
+        """Read records by index. ``wanted`` must contain one or more indices."""
         rows, order = np.unique(wanted, return_inverse=True)
         units = np.searchsorted(self._firsts, rows, side="right") - 1
         starts = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist()]
@@ -437,7 +440,8 @@ class RecordTable:
         ]
         self._check_unchanged([unit for unit, _ in groups])
         found = self._buffers.find(self._dataset, groups)
-        # Each row describes a record: the index of its buffer, and the start and the end of its frame.
+        # Each row describes one record by three numbers: the index of the buffer, and the start and the end
+        # of the record's frame.
         places = np.empty((len(rows), 3), np.int64)
         places[:, 0] = np.repeat(np.arange(len(groups)), [len(of_unit) for _, of_unit in groups])
         places[:, 1] = np.concatenate([offsets[at] for (_, offsets), at in found])
@@ -447,7 +451,7 @@ class RecordTable:
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
     ) -> pa.RecordBatch:
-        """Decode the records in the rows ``order`` of ``places``.
+        """Decode the records that the rows ``order`` of ``places`` describe.
 
         ``wanted`` and ``units`` contain the record index and the unit index of each decoded record.
         """
@@ -464,7 +468,7 @@ class RecordTable:
         return batch
 
     def _error(self, error: TFRecordError, wanted: Numbers, units: Numbers) -> TFRecordError:
-        """Return a copy of the error that names the file and the index of the record in the file."""
+        """Copy the error, and add the path of the file and the index of the record in the file."""
         at = error.record or 0
         split = self._splits[units[at]]
         record = split.start.record + int(wanted[at] - self._firsts[units[at]])
@@ -473,7 +477,7 @@ class RecordTable:
 
     def _check_unchanged(self, units: Sequence[int]) -> None:
         if os.getpid() != self._process:
-            # When this process was forked, another thread may have held a lock of the buffers.
+            # Renew the locks, because another thread may have held a lock when this process was forked.
             self._buffers.renew_locks()
             self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])

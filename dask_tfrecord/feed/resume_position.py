@@ -1,4 +1,4 @@
-"""Describe the rows that remain of an epoch, and divide the remaining rows among any number of shards.
+"""Describe the remaining rows of an epoch, and divide these rows among any number of shards.
 
 A state contains the spans of rows that one part of one shard has not yet returned. The states of all parts of
 all shards together cover every remaining row of the epoch, so these rows can be divided anew.
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 3
 
-# The key of a state whose value is the checksum of all other values.
+# Under this key, a state stores the checksum of all other values.
 CHECKSUM = "checksum"
 
 
 class Share(NamedTuple):
     """One share of some rows: the share with the index ``number`` among ``total`` shares.
 
-    ``whole`` is a hash of the divided rows and of the division. Shares with different hashes must not be
-    mixed, because they may overlap or leave out rows.
+    ``whole`` is a hash of all divided rows and of the way in which they were divided. Shares with different
+    hashes must not be mixed, because they may overlap or leave out rows.
     """
 
     number: int
@@ -109,7 +109,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
 def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
     """Validate ``start=``. Return the plan for the dataset version of the states, and the states.
 
-    The states may belong to an older version of the dataset than the newest.
+    The states may belong to an older version of the dataset than the newest version.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
     keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
@@ -179,10 +179,10 @@ def _check_arguments(plan: Plan, state: State) -> None:
 def begin(
     plan: Plan, order: Order, shard: Fraction, part: Fraction, states: Sequence[State] = ()
 ) -> Beginning:
-    """Return the rows of a part of a shard in an epoch that begins, or that continues after ``states``.
+    """Return the rows of a part of a shard, for a new epoch or for an epoch that continues after ``states``.
 
     If the numbers of shards and parts are unchanged, the iteration continues exactly where this part of this
-    shard stopped. Otherwise, the remaining rows are divided anew.
+    shard stopped. If the numbers of shards or parts have changed, the remaining rows are divided anew.
     """
     if not states:
         order.check_shards(shard[1])

@@ -87,9 +87,10 @@ class Listener:
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()
-                connection.setblocking(True)  # `socket.setdefaulttimeout` would make os.write non-blocking
+                # Without this call, `socket.setdefaulttimeout` makes `os.write` non-blocking.
+                connection.setblocking(True)
                 return Sink(connection.fileno(), connection)
-            except OSError:  # the socket was closed meanwhile, or too many files are open at the moment
+            except OSError:  # the socket was closed, or too many files are open
                 time.sleep(0.01)
         return None
 
@@ -97,7 +98,7 @@ class Listener:
         """Refuse further clients, and remove the file of a Unix socket."""
         self._closed = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # this wakes the thread that waits in accept
+            self._socket.shutdown(socket.SHUT_RDWR)  # this call wakes the thread that waits in `accept`
         self._socket.close()
         if self._path is not None:
             with suppress(FileNotFoundError):
@@ -179,12 +180,13 @@ Outcome = Literal["running", "done", "client left", "closed", "failed"]
 
 _LOG = logging.getLogger(__name__)
 
-# The end-of-stream marker of Arrow IPC (_END), and the header of a message whose 8 bytes are never sent
-# (_BROKEN).
+# `_END` is the end-of-stream marker of Arrow IPC. `_BROKEN` announces a message of 8 bytes that are never
+# sent.
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 
-# `close` waits this many seconds for a batch that is being sent, and then for a batch that is being read.
+# `close` waits at most this many seconds for a batch that is being sent, and then as long for a batch that is
+# being read.
 _PATIENCE = 2.0
 
 
@@ -201,7 +203,7 @@ class Pass:
     endpoint : str
         The endpoint to which the client connected.
     number : int
-        How many connections to the endpoint came before this connection.
+        The number of connections to the endpoint before this connection.
     rows : int
         Number of rows that were sent in this pass.
     outcome : "running", "done", "client left", "closed" or "failed"
@@ -295,7 +297,7 @@ class StreamServer:
             return self._closing or (passes is not None and self._ended() >= passes)
 
         with self._changed:
-            # A wait without a time limit would not notice an interrupt that comes just before the wait.
+            # A wait without a time limit would ignore an interrupt that arrives just before the wait.
             while not self._changed.wait_for(is_over, 1):
                 pass
 
@@ -325,7 +327,7 @@ class StreamServer:
         return f"StreamServer({self.endpoints}, {state}, {self._ended()} passes ended)"
 
     def _wait_for_passes(self) -> bool:
-        """Wait a few seconds until no pass is running. Return False if a pass still runs."""
+        """Wait a few seconds until no pass is running. Return False if any pass remains."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, _PATIENCE)
 
@@ -375,12 +377,13 @@ class StreamServer:
         started = False
         try:
             count = len(self.endpoints)
-            epoch = one.number if count == 1 else 0  # several endpoints may be in different passes
+            # Several endpoints may be in different passes over the rows.
+            epoch = one.number if count == 1 else 0
             with Batches(self._plan, epoch, (index, count)) as batches:
                 for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
                     if self._closing:
                         raise _ClosedError
-                    if not started:  # a schema without a batch is never sent, because the client would crash
+                    if not started:  # never send a schema without a batch, because the client would crash
                         sink.send(memoryview(self.schema.serialize()))
                         started = True
                     sink.send(memoryview(batch.serialize()))
@@ -417,7 +420,7 @@ def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Ite
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
-# If the elements of the client's dataset are single rows, each sent batch has this many rows.
+# If the elements of the client's dataset are single rows, each sent batch contains this many rows.
 _ROWS = 1024
 
 
@@ -434,9 +437,9 @@ def serve(
 ) -> "StreamServer":
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
-    The streams are plain Arrow IPC streams, so other clients can also read the streams. Dates, times,
-    timestamps and durations are sent as integers. Categorical columns are sent as values, not as codes.
-    Tensors are sent as flat lists, and the code that `StreamServer.client_code` returns reshapes these lists.
+    The streams are plain Arrow IPC streams, which any Arrow client can read. Dates, times, timestamps and
+    durations are sent as integers. Categorical columns are sent as values, not as codes. Tensors are sent as
+    flat lists, and the code that `StreamServer.client_code` returns reshapes these lists.
 
     Parameters
     ----------
@@ -446,9 +449,9 @@ def serve(
         The addresses at which clients connect: ``"tcp://host:port"``, ``"host:port"`` or ``"unix://path"``.
         Port 0 means any free port, and an omitted host means 127.0.0.1. With ``"fd://number"``, the server
         writes one pass to an open file descriptor, and then closes the descriptor. The connection is not
-        encrypted, and anyone who can connect can read the rows. Use other hosts only in a network that you
-        trust. With several endpoints, the rows are divided among the endpoints, so a client must read all
-        endpoints to get all rows.
+        encrypted, and anyone who can connect can read the rows. Use hosts other than 127.0.0.1 only in a
+        network that you trust. With several endpoints, the rows are divided among the endpoints, so a client
+        must read all endpoints to get all rows.
     batch_size : int or None, default 1024
         Number of rows in each element of the client's dataset. If None, each row is an element, so lists may
         have different lengths.
@@ -456,23 +459,24 @@ def serve(
         The columns to serve, in this order. By default, all columns are served.
     batch_mode : "keep", "drop" or "auto", default "keep"
         What to do if the last batch of an endpoint has fewer rows than ``batch_size``, as in `iter_batches`.
-        If the second or a later endpoint has no rows, reading that endpoint fails, because the client would
-        crash.
+        If the second or a later endpoint has no rows, reading that endpoint fails, because TensorFlow I/O
+        would crash.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
-        the lists, and fills null lists of a fixed size. Other null lists become empty. By default, a null
-        raises, because TensorFlow I/O has no nulls.
+        the lists, and fills null lists of a fixed size. Null lists of variable length become empty lists. By
+        default, a null raises, because TensorFlow I/O has no nulls.
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. With one endpoint, each pass has a different row
-        order. With several endpoints, the row order is the same in every pass, because an endpoint cannot
-        know which pass of another endpoint its client reads.
+        order. With several endpoints, the row order is the same in every pass, because one endpoint cannot
+        know which pass the client reads from another endpoint.
     seed, shuffle_buffer, prefetch, **read
         These parameters have the same meaning as in `iter_batches`.
 
     Returns
     -------
     StreamServer
-        The running server, which is also a context manager. Each connection gets all rows of its endpoint.
+        The running server, which is also a context manager. Each connection receives all rows of the
+        connected endpoint.
 
     Raises
     ------
@@ -509,7 +513,7 @@ def serve(
         raise TFRecordError("the list of endpoints is empty")
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=serve, columns=columns, batch_mode=mode, **keywords)
-    Batches(plan, 0, (0, len(places)))  # this call raises if there are more endpoints than rows
+    Batches(plan, 0, (0, len(places)))  # this call raises an error if there are more endpoints than rows
     schema = plan.source.schema.arrow
     client = Client(schema, batch_size, mode, checked_fill_nulls(fill_nulls, schema.names))
     return StreamServer(plan, places, client)
@@ -620,7 +624,7 @@ class FeatherFile:
 
 
 def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
-    """Return the number of rows in the batches that are sent, and the batch mode for the last rows."""
+    """Return the number of rows in each sent batch, and the batch mode."""
     if batch_size is None:
         return _ROWS, "keep" if batch_mode == "drop" else batch_mode
     return batch_size, batch_mode

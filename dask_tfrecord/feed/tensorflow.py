@@ -43,25 +43,25 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import row_shape
 
-# The names that TensorFlow uses for the codecs that it can read.
+# Maps each codec that TensorFlow can read to TensorFlow's name for the codec.
 CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
-# TensorFlow combines each seed of a pipeline with a seed of the whole program.
+# TensorFlow combines each seed of a pipeline with a global seed of the program.
 _GLOBAL_SEED = 87_654_321
 
 # The functions with which TensorFlow pipelines check that files have not changed.
 checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 
-# The message of TensorFlow's error if the number of records in a file differs from the snapshot.
+# TensorFlow raises an error with this message if a file's number of records differs from the snapshot.
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 
 @contextmanager
 def _without_global_seed() -> Iterator[None]:
-    """Build a pipeline whose random numbers do not depend on `tf.random.set_seed`.
+    """Make pipelines that are built in the ``with`` block independent of `tf.random.set_seed`.
 
-    The private attribute `_seed` was checked with TensorFlow 2.21. Calling `set_seed` instead would also
-    restart the random numbers of the program.
+    The private attribute `_seed` was checked with TensorFlow 2.21. Calling `set_seed` would restart the
+    random numbers of the whole program.
     """
     from tensorflow.python.eager import context
 
@@ -157,12 +157,16 @@ def read_files(
 
 
 def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """Return a function that makes an empty dataset for a file. Iterating raises if the file has changed."""
+    """Return a function that creates an empty dataset for a file.
+
+    Iterating over the dataset raises if the file has changed.
+    """
 
     def look(number: Any) -> bytes:
         try:
             check_file(dataset.store, files[int(number)])
-        except Exception as error:  # `ignore_errors` below would hide an error that is raised here
+        # Return the error as text, because `ignore_errors` would hide a raised error.
+        except Exception as error:
             return f"{type(error).__name__}: {error}".encode()
         return b""
 
@@ -171,8 +175,8 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
             return tf.constant(False)
 
     def check(number: Any) -> "tf.data.Dataset":
-        # The function is stateless, because TensorFlow can then save the state of an iterator. The workers of
-        # the tf.data service cannot call Python, and check only the number of records.
+        # Declare the function as stateless, so that TensorFlow can save the state of an iterator. The workers
+        # of the tf.data service cannot call Python, and check only the number of records.
         told = tf.data.Dataset.from_tensors(number).map(
             lambda one: tf.ensure_shape(tf.numpy_function(look, [one], tf.string, stateful=False), [])
         )
@@ -201,13 +205,14 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
 
 Engine = Literal["kernel", "native"]
 
-# The average record size in bytes above which "native" is the default engine. The engine "kernel" makes two
-# more copies of the bytes than an Arrow batch needs. The C library returns the memory of these copies to the
-# system after each batch.
+# The average record size in bytes above which "native" is the default engine. In addition to the copies for
+# an Arrow batch, the engine "kernel" copies the bytes twice. After each batch, the C library returns the
+# memory of the two additional copies to the system.
 _LARGE_RECORD_BYTES = 1 << 18
 
-# The size in bytes of a block that is allocated and freed once. Afterwards, glibc keeps this much freed
-# memory (see mallopt(3)), which saves a third of the CPU time for images of 100 KB.
+# A block of this many bytes is allocated and freed once. After a block of this size is freed, glibc keeps
+# this much freed memory (see mallopt(3)). For images of 100 KB, keeping freed memory saves a third of the CPU
+# time.
 _FREED_BYTES = 24 << 20
 
 # The `Batches` objects from which running TensorFlow pipelines read.
@@ -249,10 +254,11 @@ def tensorflow_dataset(
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element is a dict of tensors.
     engine : "kernel" or "native", optional
-        The engine "kernel" decodes with the kernel of this library, which takes less CPU time for numbers.
-        The engine "native" lets TensorFlow read and parse the files, so the dataset also runs in the tf.data
-        service and on TPU hosts. By default, the engine is "native" if TensorFlow can read the records and
-        the average record has more than 256 KiB. Otherwise, the engine is "kernel".
+        The engine "kernel" decodes with the kernel of this library, which takes less CPU time for numbers
+        than "native". The engine "native" lets TensorFlow read and parse the files, so the dataset also runs
+        in the tf.data service and on TPU hosts. By default, the engine is "native" for local files with known
+        row counts and a binary column, if TensorFlow can read the records, the average record has at least
+        256 KiB, and no argument requires "kernel". In all other cases, the default engine is "kernel".
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
         rows are not shuffled. "blocks" requires the engine "kernel".
@@ -264,31 +270,31 @@ def tensorflow_dataset(
         The index of the shard to return, counted from 0, and the number of shards. The engine "kernel"
         divides the rows among the shards, and "native" divides the files.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
-        and "drop" omits this batch.
+        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
+        batch, and "drop" omits that batch.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, an empty string in string and binary columns, and an empty list in list columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        The kind of tensor that a list column becomes. "padded" extends each list with 0 or empty strings to
-        the length of the longest list of the batch.
+        The kind of tensor to which a list column is converted. "padded" extends each list with 0 or empty
+        strings to the length of the longest list of the batch.
     epoch : int, optional
-        The epoch of the first iteration. Each further iteration is the next epoch. By default, the first
+        The epoch of the first iteration. Each later iteration reads the next epoch. By default, the first
         iteration is the epoch of ``start`` or the epoch 0. The engine "native" has no numbered epochs.
     start : dict or list of dict, optional
         The state after which the first iteration continues, or a list of the states of all shards, as in
-        `iter_batches`. Further iterations are whole epochs. ``start`` requires the engine "kernel".
+        `iter_batches`. Iterations after the first iteration cover whole epochs. ``start`` requires the engine
+        "kernel".
     state_column : str, optional
-        The name of an additional feature of each element: a scalar string tensor with the state after the
-        batch, as JSON. To resume, pass ``start=json.loads(...)`` of the state of the last batch that was
-        used. Batches that ``prefetch`` has prepared do not change this state. ``state_column`` requires the
-        engine "kernel".
+        The name of an additional feature: a scalar string tensor that contains the state after the batch as
+        JSON. To resume, pass ``start=json.loads(...)`` of the state of the last batch that was used. Batches
+        that ``prefetch`` has prepared do not change the state. ``state_column`` requires the engine "kernel".
     prefetch : int, default 2
-        How many batches are prepared ahead.
+        The number of batches that are prepared ahead.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
-        ``version``. The engine "native" reads with TensorFlow's filesystems, which take no
-        ``storage_options``. This engine raises if ``filters`` leave out some rows of a file, or if
+        ``version``. The engine "native" reads with TensorFlow's filesystems, which do not accept
+        ``storage_options``. The engine "native" raises if ``filters`` leave out some rows of a file, or if
         ``on_corrupt`` skips damage.
 
     Returns
@@ -368,7 +374,7 @@ def tensorflow_dataset(
             **read,
         )
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)
-    if lists != "ragged":  # convert whole batches, which may contain lists of several files
+    if lists != "ragged":  # convert whole batches, because a batch may contain lists of several files
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
@@ -400,7 +406,8 @@ def _ours(
     state_column: str | None,
 ) -> "tf.data.Dataset":
     first = epoch_of(start) if epoch is None else epoch
-    batches = len(Batches(plan, first, shard, start=start))  # this call raises for a state of another dataset
+    # This call raises an error if `start` is the state of another dataset.
+    batches = len(Batches(plan, first, shard, start=start))
     epochs, starts = count(first), iter([start])
     schema = plan.source.schema
 
@@ -433,7 +440,7 @@ def _ours(
     found = tf.data.Dataset.from_generator(
         generate, output_signature=({name: signature[name] for name in singles}, stacked, states)
     ).map(split)
-    # If the first iteration continues an epoch, it is shorter than the following iterations.
+    # An iteration that continues an epoch is shorter than the following iterations.
     return found if start is not None else found.apply(tf.data.experimental.assert_cardinality(batches))
 
 
@@ -441,8 +448,8 @@ def _ours(
 def _drop_iterators() -> None:
     """Clear the TensorFlow iterators that a program has not read to the end.
 
-    Without this step, the interpreter would delete the iterators at exit, when no thread can run Python any
-    more. The interpreter would then wait forever for the TensorFlow thread that reads batches or checks a
+    Otherwise, the interpreter would delete the iterators at exit, when no thread can run Python any more.
+    Deleting an iterator at exit would wait forever for the TensorFlow thread that reads batches or checks a
     file.
     """
     if _open or checks:
@@ -465,7 +472,7 @@ def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapping[str, Any]) -> Array:
     """Copy several columns of one type into the rows of one array."""
-    # TensorFlow copies an array unless its memory is aligned like Arrow's buffers.
+    # TensorFlow copies an array unless the array's memory is aligned like Arrow's buffers.
     buffer = pa.allocate_buffer(len(names) * table.num_rows * tf.as_dtype(dtype).size)
     found = np.frombuffer(buffer, tf.as_dtype(dtype).as_numpy_dtype).reshape(len(names), table.num_rows)
     for row, name in zip(found, names, strict=True):
@@ -479,8 +486,8 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise, the function takes tensors, and
-    # a list of texts becomes a tensor twice as fast as an array of texts.
+    # `from_generator` accepts NumPy arrays if no column is ragged. With ragged columns, `from_generator`
+    # requires tensors. A list of texts is converted to a tensor twice as fast as an array of texts.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

@@ -20,13 +20,13 @@ from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
-# Maps the Arrow name of a type to TensorFlow's name, if the two names differ.
+# Maps a type's Arrow name to TensorFlow's name if the two names differ.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
 
 
 @dataclass(frozen=True)
 class Client:
-    """What a client receives: the columns of ``source``, cast and without nulls, in batches.
+    """Describe what a client receives: the columns of ``source``, cast and without nulls, in batches.
 
     An element of the client's dataset is a batch, or a single row if ``batch_size`` is None.
     """
@@ -37,7 +37,7 @@ class Client:
     fill_nulls: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        schema = self.schema  # this property raises for a type that TensorFlow I/O cannot read
+        schema = self.schema  # this property raises an error for a type that TensorFlow I/O cannot read
         for name, value in self.fill_nulls.items():
             if value is None or not fill_value(name, _value_type(schema.field(name).type), value).is_valid:
                 raise TFRecordError(f"fill_nulls= replaces the nulls of the column {name!r} by null")
@@ -78,7 +78,8 @@ class Client:
     def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
         """Return Python code that constructs a dataset with a class of `tensorflow_io.arrow`.
 
-        ``first`` is the name of the first parameter of the class, and ``places`` is its value.
+        ``first`` is the name of the first parameter of the class, and ``places`` is the value of this
+        parameter.
         """
         arguments = {
             first: repr(list(places)),

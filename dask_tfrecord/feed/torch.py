@@ -48,9 +48,9 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
     Returns
     -------
     dict of str to torch.Tensor or list
-        A tensor or a list for each column of the batch. List columns become nested tensors with the jagged
-        layout. Columns of strings become a list of str. Columns of bytes become a list of uint8 tensors that
-        share the buffers of the batch.
+        A tensor or a list for each column of the batch. Columns of variable-length lists of numbers become
+        nested tensors with the jagged layout. Columns of strings become a list of str. Columns of bytes
+        become a list of uint8 tensors that share the buffers of the batch.
 
     Raises
     ------
@@ -72,7 +72,8 @@ def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
     values = column_to_numpy(name, column, fill)
     if isinstance(values, Ragged):
         if isinstance(values.values, Ragged) or values.values.dtype == object:
-            return column.to_pylist()  # PyTorch has no tensors of lists of lists, and no tensors of objects
+            # PyTorch supports neither tensors of lists of lists nor tensors of objects.
+            return column.to_pylist()
         offsets = _from_numpy(values.offsets)
         return torch.nested.nested_tensor_from_jagged(_from_numpy(values.values), offsets)
     return values.tolist() if values.dtype == object else _from_numpy(values)
@@ -90,7 +91,7 @@ def _from_numpy(values: Array) -> torch.Tensor:
 def _bytes(name: str, column: pa.Array, fill: Any) -> list[torch.Tensor]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    column = column.cast(pa.large_binary())  # the result shares the buffer of the bytes
+    column = column.cast(pa.large_binary())  # the result shares the buffer with the bytes of the column
     if column.null_count:
         column = pc.fill_null(column, fill_value(name, pa.binary(), fill))
     _, offsets, data = column.buffers()
@@ -102,7 +103,7 @@ def _bytes(name: str, column: pa.Array, fill: Any) -> list[torch.Tensor]:
 
 
 # An epoch number, and the `Batches.state` of one or more workers in that epoch. At the start of the epoch,
-# None replaces the states.
+# the list of states is None.
 _Position: TypeAlias = tuple[int, list[State] | None]
 
 # The largest number of DataLoader workers that can continue from a state.
@@ -113,7 +114,7 @@ class TFRecordBatches(IterableDataset[Any]):
     """A PyTorch dataset of the batches of a TFRecord dataset, for ``DataLoader(dataset, batch_size=None)``.
 
     Each row is in exactly one batch of one worker of one rank, unless ``uneven`` or ``batch_mode`` omits or
-    repeats rows. Use few DataLoader workers or none: the batches are read by threads, and a worker process
+    repeats rows. Use few DataLoader workers or none, because threads read the batches, and a worker process
     copies every batch.
 
     Parameters
@@ -136,16 +137,16 @@ class TFRecordBatches(IterableDataset[Any]):
         The number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
         What to do if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
-        repeats rows, so that every rank makes the same number of steps. The number of these rows is smaller
-        than the number of ranks. "keep" returns every row once.
+        repeats rows, so that every rank makes the same number of steps. The number of rows that "drop" or
+        "pad" affects is smaller than the number of ranks. "keep" returns every row once.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this smaller
-        batch, and "drop" omits this batch.
+        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the
+        incomplete last batch, and "drop" omits that batch.
     rank, world_size : int, optional
         The index of this process, and the number of processes. By default, both values come from
         `torch.distributed` when the iteration begins.
     prefetch : int, default 2
-        How many blocks threads read ahead.
+        The number of blocks that threads read ahead.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read
@@ -156,17 +157,18 @@ class TFRecordBatches(IterableDataset[Any]):
     -----
     The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes a
     run exactly, in the middle and at the end of an epoch. The files are listed only once, when the dataset
-    object is created. Rows that are appended later are not read. After an overwrite of the dataset, the
+    object is created. Rows that are appended afterwards are not read. If the dataset is overwritten, the
     iteration raises.
 
-    The states of all ranks can be loaded with other numbers of ranks and workers. If the dataset has a newer
-    version than a state, the epoch of the state ends with the rows of the state's version, and the next epoch
-    reads the newer version. Pass ``version`` to stay on the older version.
+    The states of all ranks can be loaded with different numbers of ranks and workers. If the dataset has a
+    newer version than a loaded state, the epoch of the state continues with the version of the state, and the
+    next epoch reads the newer version. To read the older version in later epochs, pass ``version``.
 
-    The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration is
-    the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``) always
-    begin with the epoch 0. An iteration that continues from a loaded state keeps the epoch of the state. If
-    `set_epoch` chose another epoch, the following iteration uses the chosen epoch.
+    The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration
+    begins the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``)
+    always begin with epoch 0. An iteration that continues from a loaded state keeps the epoch of the state.
+    If `set_epoch` chose a different epoch than the state, the chosen epoch applies to the following
+    iteration.
 
     Examples
     --------
@@ -209,29 +211,29 @@ class TFRecordBatches(IterableDataset[Any]):
         )
         self._convert = convert
         self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
-        # Memory that this process and the DataLoader workers share. The three values are the epoch of the
-        # last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began in
-        # workers.
+        # This process and the DataLoader workers share this memory. The three shared values are the epoch of
+        # the last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began
+        # in workers.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
-        self._seen = 0  # the number of `set_epoch` calls that this process has followed
-        self._chosen: int | None = None  # the epoch that the last `set_epoch` call chose
+        self._seen = 0  # The number of `set_epoch` calls that this process has followed.
+        self._chosen: int | None = None  # The epoch that the last `set_epoch` call chose.
         # The number of iterations that began in workers before the last iteration in this process.
         self._elsewhere = 0
-        self._epoch = 0  # the epoch of the next iteration in this process
-        self._batches: Batches | None = None  # the `Batches` object of the newest iteration
-        self._ended = False  # True if the newest iteration has returned all batches
-        # The epoch that began after loading a state from the end of an epoch. The value is None after the
-        # first batch of the epoch is taken.
+        self._epoch = 0  # The epoch of the next iteration in this process.
+        self._batches: Batches | None = None  # The `Batches` object of the newest iteration.
+        self._ended = False  # True if the newest iteration has returned all batches.
+        # The epoch that began after a state from the end of an epoch was loaded. The value becomes None when
+        # the first batch of the epoch is requested.
         self._unused: int | None = None
-        self._loaded: State | None = None  # the loaded state from which the next iteration continues
-        self._loader = os.getpid()  # the id of the process that loaded the state
-        # Flags in shared memory. The flag of a worker id is True after a worker with this id has continued
-        # from the loaded state.
+        self._loaded: State | None = None  # The loaded state from which the next iteration continues.
+        self._loader = os.getpid()  # The id of the process that loaded the state.
+        # Shared memory with one flag for each worker id. A flag is True after a worker with this id has
+        # continued from the loaded state.
         self._continued = torch.zeros(0, dtype=torch.bool)
-        len(self)  # this call raises for a wrong argument, before a worker raises
+        len(self)  # This call raises an error for a wrong argument before a worker would raise.
 
     def __getstate__(self) -> dict[str, Any]:
-        # A spawned worker process does not know the rank of its parent.
+        # A spawned worker process does not know the rank of the parent process.
         return {**vars(self), "_shard": self._shard or distributed_shard(), "_batches": None}
 
     def _open(self, epoch: int, part: tuple[int, int], start: list[State] | None = None) -> Batches:
@@ -285,7 +287,7 @@ class TFRecordBatches(IterableDataset[Any]):
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
 
-        If the saved iteration had ended, the next iteration is the next epoch.
+        If the saved iteration had ended, the next iteration begins the next epoch.
 
         Parameters
         ----------
@@ -298,7 +300,7 @@ class TFRecordBatches(IterableDataset[Any]):
         Raises
         ------
         TFRecordError
-            If an object is not a state, or if the states are of different epochs.
+            If an object is not a state, or if the states belong to different epochs.
         """
         given = state if isinstance(state, list | tuple) else [state]
         states = [one for each in given for one in _states_in(each)]
@@ -323,11 +325,12 @@ class TFRecordBatches(IterableDataset[Any]):
         if begin is None:
             self._follow()
         if begin is None and info is None and self._unused is not None:
-            # StatefulDataLoader calls `iter` twice for a state at the end of an epoch.
+            # StatefulDataLoader calls `iter` twice after it has loaded a state from the end of an epoch.
             begin = self._unused, None
         if begin is None:
-            # The epoch advances at this point and not at the end of the iteration. Otherwise, workers
-            # that were stopped early would be in a different epoch than workers that reached the end.
+            # The epoch advances when an iteration begins, not when the iteration ends. If the epoch advanced
+            # at the end, workers that were stopped early would be in a different epoch than workers that
+            # reached the end.
             begin = self._epoch, None
             self._epoch += 1
         epoch, start = begin
@@ -347,16 +350,17 @@ class TFRecordBatches(IterableDataset[Any]):
         positions, last = self._loaded["batches"], self._loaded["chosen"]
         resumed = positions[0]["epoch"]
         epoch, calls, _ = self._shared.tolist()
-        # A worker that has finished an epoch must not begin the next epoch before the other workers finish.
+        # A worker that has finished an epoch must not begin the next epoch before all workers have finished.
         goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
-        # A program that is started again calls `set_epoch` again for the resumed epoch, or for the first
-        # epoch of its run.
+        # A restarted program calls `set_epoch` again: for the resumed epoch, or for the first epoch of the
+        # run.
         of_run, of_this = epoch == last, epoch == resumed
         if calls != self._seen and (of_run or of_this if goes_on else of_run and not of_this):
             self._chosen, self._seen = epoch, calls
         if goes_on:
             return resumed, positions
-        self._open(resumed, part, positions)  # this call raises for the state of another dataset
+        # This call raises an error if the state belongs to another dataset.
+        self._open(resumed, part, positions)
         return None
 
     def _forget_used_state(self, part: tuple[int, int]) -> None:
@@ -392,8 +396,8 @@ class TFRecordTable(Dataset[Any]):
     """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
 
     The loader requests all records of a batch at once, and the records are decoded together into one batch.
-    Pass ``collate_fn=dataset.collate`` to the DataLoader, because the records are already a batch. With
-    `BlockSampler`, shuffled reads of compressed datasets are about as fast as reads in order.
+    Pass ``collate_fn=dataset.collate`` to the DataLoader, because the dataset returns the records as a batch.
+    With `BlockSampler`, shuffled reads of compressed datasets are about as fast as reads in order.
 
     Parameters
     ----------
@@ -448,12 +452,15 @@ class TFRecordTable(Dataset[Any]):
 
     @staticmethod
     def collate(batch: Any) -> Tensors:
-        """Return the batch unchanged, because `__getitems__` has already created its tensors."""
+        """Return the batch unchanged, because `__getitems__` has already created the tensors."""
         return dict(batch)
 
 
 class _Collated(dict[str, Any]):
-    """The tensors of a batch. PyTorch's default collation would expect a list of rows instead."""
+    """The tensors of a batch, as a dict that raises a clear error in PyTorch's default collation.
+
+    The default collation expects a list of rows.
+    """
 
     def __missing__(self, key: Any) -> Any:
         if key != 0:

@@ -1,10 +1,10 @@
-"""Read and write column files: Parquet files with a copy of some columns of data files, beside the records.
+"""Read and write column files, which are Parquet files with copies of some columns of data files.
 
-docs/format.md specifies column files. The records are authoritative. If a column file does not certainly
-describe a data file, the reader returns None, and the caller decodes the records. The columns of a column
-file are the features of the records, in the Arrow types that the kernel returns. One function therefore
-converts values from column files and from decoded records to the types of a schema. The module does not know
-datasets.
+docs/format.md specifies column files. The records are authoritative. If the reader is not certain that a
+column file describes a data file, the reader returns None, and the caller decodes the records. The columns of
+a column file are the features of the records, in the Arrow types that the kernel returns. The same function
+converts values from column files and values from decoded records to the types of a schema. The module knows
+nothing about datasets.
 """
 
 import io
@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# The column with the position of each record in the decompressed content of its data file.
+# The name of the column that stores each record's position in the decompressed content of the data file.
 OFFSET = "tfrecord.offset"
 
-# The metadata key in the footer. The JSON value of this key lists the data files.
+# The metadata key in the footer of a column file. The JSON value of this key lists the data files.
 METADATA_KEY = b"tfrecord"
 
-# The first request reads this many bytes at the end of a column file. A smaller column file is kept in
-# memory.
+# The first request reads this many bytes at the end of a column file. A column file with fewer bytes than
+# this is kept in memory.
 _TAIL_BYTES = 1 << 16
 
 # The number of bytes that follow the metadata at the end of a Parquet file: the metadata's length, and
@@ -54,8 +54,8 @@ _END_BYTES = 8
 # If two ranges of a remote column file are at most this many bytes apart, one request reads both.
 _GAP_BYTES = 1 << 16
 
-# A row group: the index of the first row and of the row after the last row, counted from the start of a
-# split, and the index of the row group in the column file.
+# A row group: the index of the first row, the index after the last row, and the index of the row group in the
+# column file. The row indices are counted from the start of a split.
 RowGroup: TypeAlias = tuple[int, int, int]
 
 # A column chunk: the index of the row group, and the index of the column.
@@ -64,7 +64,8 @@ ColumnChunk: TypeAlias = tuple[int, int]
 # The size of each stored checksum in bytes.
 CHECKSUM_BYTES = 4
 
-# Adjacent row groups are read in one step if they have at most this many rows: 8 of the largest row groups.
+# Adjacent row groups are read in one step if they have at most this many rows together (8 row groups of the
+# largest size).
 _RUN_ROWS = 1 << 20
 
 # A process keeps the footers of at most this many column files.
@@ -74,9 +75,9 @@ _MOST_READERS = 64
 class _DataFile(NamedTuple):
     """What the footer of a column file stores about one data file.
 
-    ``content`` is the decompressed size of the data file, and ``groups`` are the indices of the row groups
-    with its rows. ``starts`` contains the index of the first row of each row group, followed by the number of
-    rows.
+    ``content`` is the decompressed size of the data file. ``groups`` contains the indices of the row groups
+    that store the rows of the data file. ``starts`` contains the index of the first row of each row group,
+    followed by the number of rows.
     """
 
     bytes: int
@@ -87,8 +88,8 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the row groups with the rows from ``start`` to before ``stop``, after the position in
-        `groups` of the first of these row groups.
+        """Return the position in `groups` of the first row group with rows from ``start`` to before ``stop``,
+        and all row groups with these rows.
         """
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)
@@ -98,7 +99,7 @@ class _DataFile(NamedTuple):
 class ColumnFileReader:
     """Read a column file. `StoredRows` reads the rows of one data file.
 
-    Several threads may use a reader. `open_column_file` caches readers.
+    Several threads may use a reader at the same time. `open_column_file` caches readers.
     """
 
     def __init__(self, store: Store, file: ColumnFile) -> None:
@@ -116,7 +117,7 @@ class ColumnFileReader:
         return self._features
 
     def _load(self) -> None:
-        """Read the footer once. If the store fails, the next call tries again."""
+        """Read the footer once. If the store fails, the next call reads the footer again."""
         if not self._is_known:
             with self.doubts():
                 self._read_footer()
@@ -136,7 +137,7 @@ class ColumnFileReader:
         """
         try:
             yield
-        except SchemaError:  # decoding the records raises an error that names the record
+        except SchemaError:  # decoding the records later raises an error that names the record
             pass
         except _StoreError as error:
             self._log(error.__cause__)
@@ -145,7 +146,7 @@ class ColumnFileReader:
             self._log(error)
 
     def _log(self, reason: object) -> None:
-        """Log why the column file is not used. Only the first call logs."""
+        """Log why the column file is not used. Later calls log nothing."""
         if not self._is_logged:
             self._is_logged = True
             path, text = self._store.public(self._path), hide(str(reason), secrets_of(self._store))
@@ -219,7 +220,7 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Verify the checksums of columns in some row groups, and return their bytes as an open file."""
+        """Verify the checksums of columns in some row groups, and return the columns as an open file."""
         if self._content is not None:
             return pa.BufferReader(self._content)
         spans = self.spans(groups, names)
@@ -264,8 +265,8 @@ class StoredRows:
         """Return the rows from ``start`` to before ``stop``, equal to the rows that decoding the records
         would return.
 
-        Return None if the column file lacks a column or is damaged, or if a value does not fit its column.
-        The caller then decodes the records, so that an error about a value names the record.
+        Return None if the column file lacks a column or is damaged, or if a value does not fit its column. If
+        the result is None, the caller decodes the records, so that an error about a value names the record.
         """
         if not schema.fields:
             return rows_without_columns(stop - start)
@@ -298,7 +299,10 @@ class StoredRows:
 
     @cached_property
     def groups(self) -> list[RowGroup]:
-        """The row groups with the split's rows. The first and last row group may extend beyond the split."""
+        """The row groups that contain the split's rows.
+
+        The first and last row group may extend beyond the split.
+        """
         at, groups = self.file.groups_of(self.first, self.first + self.records)
         starts = [one - self.first for one in self.file.starts[at : at + len(groups) + 1]]
         return list(zip(starts, starts[1:], groups, strict=False))
@@ -306,9 +310,9 @@ class StoredRows:
     def each(
         self, is_used: npt.NDArray[np.bool_], columns: Schema, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Call ``read`` with ``columns``, and with the start and the stop of the rows of used row groups.
+        """Call ``read`` with ``columns``, and with the start and the stop of each range of used row groups.
 
-        ``is_used`` contains an element for each row group. One call reads several adjacent row groups. Yield
+        ``is_used`` contains a boolean for each row group. One call reads several adjacent row groups. Yield
         the start, the stop and the result of each call.
         """
         runs: list[tuple[int, int]] = []
@@ -320,14 +324,17 @@ class StoredRows:
         return ((start, stop, read(columns, start, stop)) for start, stop in runs)
 
     def stored_bytes(self, schema: Schema | None, start: int, stop: int) -> int:
-        """Return how many bytes `read` reads. Without a schema, return how many bytes `offsets` reads."""
+        """Return the number of bytes that `read` reads.
+
+        If ``schema`` is None, return the number of bytes that `offsets` reads.
+        """
         names = [OFFSET] if schema is None else [column.name for column in schema.columns]
         _, groups = self.file.groups_of(self.first + start, self.first + stop)
         return sum(end - begin for begin, end in self.reader.spans(groups, names))
 
 
 def all_chunks(metadata: pq.FileMetaData) -> list[ColumnChunk]:
-    """Return all column chunks of a Parquet file, in the order of their checksums."""
+    """Return all column chunks of a Parquet file, in the order of the stored checksums."""
     return [(group, at) for group in range(metadata.num_row_groups) for at in range(metadata.num_columns)]
 
 
@@ -358,8 +365,8 @@ def _check_chunks(
     chunks: Iterable[ColumnChunk],
     parts: Sequence[tuple[int, bytes]],
 ) -> None:
-    """Raise ValueError if the checksum of a column chunk is wrong. ``parts`` are the starts and bytes of
-    ranges of the column file.
+    """Raise ValueError if the checksum of a column chunk is wrong. ``parts`` contains the start and the bytes
+    of each range that was read from the column file.
     """
     starts = [start for start, _ in parts]
     for chunk in chunks:
@@ -370,7 +377,7 @@ def _check_chunks(
 
 
 class _StoreError(Exception):
-    """Signal that the store failed. The column file may be intact."""
+    """Signal that the store failed. The column file itself may be intact."""
 
 
 @contextmanager
@@ -398,13 +405,14 @@ def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
     return ColumnFileReader(store, file)
 
 
-# The limits of a row group: rows, bytes, and bytes of each column. Even a read of a few rows reads whole row
-# groups. Only columns of texts or lists can reach the limit for one column.
+# The limits of a row group: the number of rows, the number of bytes, and the number of bytes in each column.
+# Even a read of a few rows reads whole row groups. Only a column of texts or lists can reach the limit of
+# bytes in each column.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
 _COLUMN_BYTES = 1 << 21
 
-# The largest size in bytes of a text column's dictionary. Texts that mostly differ from each other are stored
+# The largest size in bytes of a text column's dictionary. A column of mostly different texts is stored
 # without a dictionary.
 _DICTIONARY_BYTES = 1 << 16
 
@@ -419,7 +427,7 @@ class _Sink(io.RawIOBase):
         self.bytes = 0
 
     def hold(self) -> io.BytesIO:
-        """Make all further writes go to the returned buffer instead of the file."""
+        """Return a buffer that receives all further writes instead of the file."""
         self._file = held = io.BytesIO()
         return held
 
@@ -448,17 +456,22 @@ class _Sink(io.RawIOBase):
 
 
 class ColumnFileWriter:
-    """Write one column file for the data files of a task. Add the rows of one data file at a time."""
+    """Write one column file for the data files of a task.
+
+    Add all rows of one data file before the rows of the next data file.
+    """
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)
-        self.written = 0, 0  # after `close`: the size in bytes, and the CRC-32C of the footer
+        # After `close`: the size of the column file in bytes, and the CRC-32C of the footer.
+        self.written = 0, 0
         fields = decoded_schema(tuple(features))
         self._features = [item.with_nullable(item.name not in required) for item in fields]
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
         paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
         integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
-        integers -= {path for path, kind in paths if kind != "int64"}  # a feature name may equal a list path
+        # The name of a feature may equal the path of a list.
+        integers -= {path for path, kind in paths if kind != "int64"}
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
@@ -471,13 +484,14 @@ class ColumnFileWriter:
         )
         self._files: list[dict[str, Any]] = []
         self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0  # the total size of the waiting tables
-        self._records = self._row_groups = 0  # the written part of the current data file
+        self._rows = self._bytes = 0  # The total number of rows and bytes in the waiting tables.
+        # The number of written records and row groups of the current data file.
+        self._records = self._row_groups = 0
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
         """Add rows of the current data file, in storage types.
 
-        ``offsets`` are the decompressed offsets of the records in the data file.
+        ``offsets`` contains the offsets of the records in the decompressed data file.
         """
         columns = [
             column if (column := rows[item.name]).type == item.type else column.cast(item.type)
@@ -535,7 +549,7 @@ class ColumnFileWriter:
         self.written = self._sink.bytes + len(checksums), crc32c(footer)
 
     def discard(self) -> None:
-        """Close the Parquet writer without writing to the file, which the caller drops."""
+        """Close the Parquet writer without writing to the file, because the caller discards the file."""
         self._sink.hold()
         self._writer.close()
 
@@ -549,7 +563,7 @@ def create_column_file(
 
     The ``required`` features have a value in each row. Parquet writes and reads features without nulls
     faster. The column file is not flushed to the disk, because a flush takes as long as writing many rows. A
-    power cut may therefore damage the column file.
+    power cut can damage a column file that was not flushed.
     """
     with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features, required)

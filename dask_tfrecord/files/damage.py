@@ -24,7 +24,8 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# A warning lists at most this many damaged ranges of a file. Further ranges are only counted.
+# A warning lists at most this many damaged ranges of a file. Damaged ranges beyond this number are only
+# counted.
 _LISTED = 10
 
 # A row group of a quarantine file is written when the row group has _WAITING_ROWS rows or about
@@ -54,7 +55,7 @@ LOG = pa.schema(
 
 @dataclass(frozen=True)
 class DamagePolicy:
-    """How a reader treats damaged records, as in `read_tfrecord`.
+    """Define how a reader treats damaged records, as in `read_tfrecord`.
 
     ``quarantine`` is the directory for the bytes of damaged records.
     """
@@ -100,7 +101,7 @@ def check_policy(policy: DamagePolicy) -> None:
 
 
 def check_quarantine_path(quarantine: Store, store: Store) -> None:
-    """Raise if the quarantine is inside the dataset, where later reads would treat the files as data."""
+    """Raise if the quarantine is inside the dataset, because later reads would treat its files as data."""
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
@@ -162,8 +163,9 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    The methods raise CorruptRecordError if there is more damage than ``max_corrupt`` allows. If no limit is
-    exceeded, `finish` warns about each damaged file. ``rows`` is the number of intact records that were read.
+    The methods raise CorruptRecordError if there is more damage than ``max_corrupt`` allows. If the damage
+    does not exceed the limit, `finish` warns about each damaged file. ``rows`` is the number of intact
+    records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -184,7 +186,7 @@ class Losses:
             split.flush()
 
     def add(self, path: str, offset: int, checked: Checked) -> None:
-        """Add the damage that a check found in data at ``offset`` of a file.
+        """Add the damage that a check found in data that begins at ``offset`` of a file.
 
         Raise CorruptRecordError if ``max_corrupt`` is an integer that the number of skipped records and
         ranges exceeds.
@@ -218,7 +220,7 @@ class SplitLosses:
     """Collect the damage that was skipped in one split, and write the damaged bytes to the quarantine.
 
     The quarantine contains one Parquet file for each split with damage. The Parquet file appears only when it
-    is complete. If a task runs again, its Parquet file replaces the file of the previous attempt.
+    is complete. If a task runs again, the new Parquet file replaces the file of the previous attempt.
     """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
@@ -228,10 +230,10 @@ class SplitLosses:
         self._stack = stack
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0  # the rows and the bytes of the batches in `_waiting`
+        self._rows = self._bytes = 0  # the total number of rows and bytes of the batches in `_waiting`
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
-        """Count the damaged ranges in data at ``offset`` of the file, and quarantine the damaged bytes.
+        """Count and quarantine the damaged ranges in data that begins at ``offset`` of the file.
 
         Raise CorruptRecordError as `Losses.add` does.
         """
@@ -273,7 +275,7 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return a copy of an error with the path, the index of the record in the file, and remedies.
+    """Copy an error, and add the path, the index of the record in the file, and remedies.
 
     ``first`` is added to the record index of the error. ``longest`` is the ``max_record_bytes`` of the read.
     """

@@ -1,8 +1,8 @@
 """Define what a snapshot stores about a data file, such as its name, size, blocks and statistics.
 
-Statistics describe the stored values, so they are true for the values that a read returns. For example, the
-statistics of a float64 column use the stored 32-bit floats. NaN never counts as the smallest or the greatest
-value.
+Statistics describe the stored values, so the statistics are true for the values that a read returns. For
+example, the statistics of a float64 column use the stored 32-bit floats. NaN never counts as the smallest or
+the greatest value.
 """
 
 import re
@@ -25,8 +25,8 @@ PART_NAME = re.compile(
 )
 
 # The pattern and the size limit of a label that a user adds to file names. A file name with a valid label is
-# valid on every store and in every shell. The size is limited so that even the longer temporary name of an
-# unfinished file stays below the 255 bytes that most disks allow.
+# valid on every store and in every shell. The limit keeps the temporary name of an unfinished file below the
+# 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -36,8 +36,8 @@ def part_name(
 ) -> str:
     """Return the name of a data file of partition ``index``, where ``count`` is the number of partitions.
 
-    Sorted by name, the files are in row order, unless a partition has more than 100,000 files. ``number``
-    counts the files of the partition in all directories, or is None if the partition has a single file.
+    Files sorted by name are in row order, unless a partition has more than 100,000 files. ``number`` is the
+    index of the file among all files of the partition, or None if the partition is written as a single file.
     ``label`` is a text that the user chose.
     """
     digits = max(5, len(str(count)))
@@ -47,8 +47,8 @@ def part_name(
 
 
 def check_labels(labels: Sequence[object]) -> None:
-    """Raise TFRecordError if two labels of ``name_function=`` are equal, or if a file name cannot contain
-    one.
+    """Raise TFRecordError if two labels of ``name_function=`` are equal, or if a label is not valid in a file
+    name.
     """
     for label in labels:
         is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES
@@ -70,21 +70,22 @@ def is_part(path: str) -> bool:
     return run_of(path) is not None
 
 
-# The largest size of a block in decompressed bytes. Only a block that consists of a single larger record
-# exceeds this size.
+# The largest size of a block in decompressed bytes. A block exceeds this size only if the block consists of a
+# single larger record.
 BLOCK_BYTES = 1 << 20
 
 
 class Block(NamedTuple):
-    """A block of a data file. A read can start at each block.
+    """A block of a data file. A read can start at the beginning of any block.
 
     A block contains about 1 MiB of whole records, measured before compression.
 
     Attributes
     ----------
     offset : int
-        Offset of the block in the stored file, in bytes. In gzip and zlib files, a raw deflate stream can be
-        decompressed from this offset. In files of other codecs, a new frame starts at this offset.
+        Offset of the block in the stored file, in bytes. In gzip and zlib files, the offset is a point from
+        which a raw deflate stream can be decompressed. In zstd, LZ4, bzip2 and xz files, a new frame starts
+        at the offset.
     content : int
         Offset of the block's first record in the decompressed bytes.
     record : int
@@ -130,7 +131,8 @@ class ColumnFile(NamedTuple):
     bytes : int
         Size of the column file in bytes.
     crc32c : int
-        CRC-32C of the footer of the column file. The column file contains the checksums of the column chunks.
+        CRC-32C of the footer of the column file. The column file itself contains the checksums of its column
+        chunks.
     """
 
     path: str
@@ -138,8 +140,8 @@ class ColumnFile(NamedTuple):
     crc32c: int
 
 
-# The column of a file list that describes the column file of each data file. The value is null for a data
-# file without column file.
+# In a file list, this column describes the column file of each data file. The value is null for a data file
+# without a column file.
 COLUMN_FILE = "columns"
 COLUMN_FILE_TYPE = pa.struct({"path": pa.string(), "bytes": pa.int64(), "crc32c": pa.uint32()})
 
@@ -166,22 +168,22 @@ class FileEntry:
         CRC-32C of the file's stored bytes.
     values : tuple
         The file's values of the partition columns, in the order of `Snapshot.partition_on`, as plain Python
-        values. The Python value of a null is None.
+        values. A null is represented by None.
     blocks : tuple of Block
         The blocks of the file, in order. The tuple is empty if the file can only be read from its start.
     statistics : tuple of ColumnStatistics
         The statistics of each column for which statistics were computed.
     stamp : str
         Modification time or ETag of the file when the snapshot was written. The string is empty if the store
-        reports neither.
+        reports neither a modification time nor an ETag.
     columns : ColumnFile, optional
         The column file with a copy of some columns of the file, or None if no column file exists.
     codec : str, optional
         The codec of the file, such as "gzip", or "none" if the file is uncompressed. None if the program that
         wrote the snapshot did not store the codec.
     open_columns : tuple of str
-        The columns with values that are not among the known categories. Only a newly written file has this
-        attribute, because a snapshot stores these columns in its schema.
+        The names of the columns that contain values outside the known categories. Only the entry of a newly
+        written file contains these names, because a snapshot stores them in its schema.
     """
 
     path: str
@@ -206,13 +208,15 @@ def is_inside(path: str) -> bool:
     return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)
 
 
-# The kernel's statistics: an element for each column, with values for one or more ranges of rows.
+# The statistics from the kernel: one element for each column. Each element contains values for one or more
+# ranges of rows.
 Columns = Sequence[Statistics]
 
 # The largest size in bytes of a string or bytes value that is kept as a minimum or maximum.
 _LONGEST_BOUND = 64
 
-# The scalar types whose stored minimum and maximum need no conversion to Python values of the column's type.
+# For these scalar types, a stored minimum or maximum needs no conversion to a Python value of the column's
+# type.
 _PLAIN_TYPES = (pa.int64(), pa.float32())
 
 # The exceptions that a conversion raises for a value that Python cannot represent.
@@ -224,9 +228,9 @@ def empty_statistics(schema: Schema) -> Columns:
 
 
 def continue_statistics(known: Columns, more: Columns) -> None:
-    """Add the statistics ``more`` of later ranges to ``known``.
+    """Append the statistics ``more`` of later row ranges to ``known``.
 
-    The first later range continues the last range in ``known``.
+    The first range in ``more`` continues the last range in ``known``.
     """
     for column, added in zip(known, more, strict=True):
         column.nulls[-1] += added.nulls[0]
@@ -261,7 +265,7 @@ def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]
     """Return the statistics of a new file that contains the records of all ``files``.
 
     A column gets statistics if each file with records has statistics of the column. A minimum or maximum is
-    None if it is unknown in any file in which the column has values.
+    None if the bound is unknown in any file that contains values of the column.
     """
     filled = [file for file in files if file.records] or files[:1]
     of_files = [{column.name: column for column in file.statistics} for file in filled]

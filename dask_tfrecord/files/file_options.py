@@ -1,4 +1,4 @@
-"""Define the options for reading and writing files. Tasks carry these options to the workers."""
+"""Define the options for reading and writing files. Dask tasks carry the options to the workers."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,9 +18,9 @@ Extra = Literal["raise", "ignore"]
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """How a schema was inferred. Errors about the columns of the schema use this information for advice.
+    """Describe how a schema was inferred, for the advice in errors about the columns of the schema.
 
-    ``given_kinds`` maps each column whose type the caller passed to the kinds of the column's feature in the
+    ``given_kinds`` maps each column with a type from the caller to the kinds of the column's feature in the
     sample. ``untyped`` contains the columns without a value in the sample. ``all_records`` is True if the
     sample is the whole dataset.
     """
@@ -36,10 +36,10 @@ MAX_FEATURES = 10_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of `read_tfrecord` that control how files are read. They do not depend on the columns.
+    """The options of `read_tfrecord` that control how files are read, independently of the columns.
 
     If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
-    name the columns with the file and the offset of each record, or are None if these columns are not
+    are the names of the columns for the file and the offset of each record, or None for a column that is not
     requested. ``is_type_inferred`` is True if the records are read as Examples because no sampled record had
     a feature list.
     """
@@ -63,8 +63,8 @@ class ReadOptions:
         """Return the record type with which the kernel decodes the records.
 
         If the type "example" was inferred from a sample, the records are decoded as SequenceExamples, because
-        an Example is also a SequenceExample without feature lists. A feature list in a record outside the
-        sample then counts as an unknown feature, and not as damage.
+        every Example is a valid SequenceExample without feature lists. A feature list in a record outside the
+        sample counts as an unknown feature, not as damage.
         """
         inferred = self.is_type_inferred and record_type == "example"
         return "sequence_example" if inferred else record_type
@@ -72,11 +72,11 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of `to_tfrecord` that control how files are written. They do not depend on the columns.
+    """The options of `to_tfrecord` that control how files are written, independently of the columns.
 
     ``max_rows`` and ``max_bytes`` limit the rows and the bytes of each file. ``max_bytes`` counts bytes
-    before compression. Only a file whose single record is longer exceeds ``max_bytes``. If ``level`` is None,
-    the codec uses its default level.
+    before compression. A file exceeds ``max_bytes`` only if its single record is longer than ``max_bytes``.
+    If ``level`` is None, the codec uses its default level.
     """
 
     compression: Compression | None = None

@@ -2,7 +2,7 @@
 
 A block contains about 1 MiB of whole records and is compressed independently of the other blocks. Only the
 records determine where a block ends, so every machine writes the same bytes for the same rows. The module
-does not know datasets.
+knows nothing about datasets.
 """
 
 import os
@@ -39,8 +39,8 @@ from dask_tfrecord.schema.conversion import has_all
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
-# The largest number of bytes of a file's blocks that wait for compression. This limit bounds the memory of a
-# task on machines with many processors.
+# The largest total size, in bytes, of a file's blocks that wait for compression. The limit bounds the memory
+# of a task on machines with many processors.
 _PENDING_BYTES = 1 << 24
 
 
@@ -51,11 +51,12 @@ class Buffers:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        # NumPy does not fill the buffer with zeros, so a small file touches only a small part of the buffer.
+        # NumPy does not fill the buffer with zeros, so a small file uses memory only for a small part of the
+        # buffer.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Keep a buffer for reuse. Free a buffer of another size, which was allocated for a long record."""
+        """Keep a buffer for reuse. Free a larger buffer, which was allocated for a long record."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
@@ -73,8 +74,8 @@ class BlockWriter:
     """Write the blocks of one file in order, compress several blocks in parallel, and count the written
     bytes.
 
-    After writing a block, the writer gives the buffer back to ``buffers``. ``bytes`` and ``crc32c`` are the
-    size and the checksum of the bytes written so far.
+    After writing a block, the writer returns the buffer to ``buffers``. ``bytes`` and ``crc32c`` are the size
+    and the checksum of the bytes written so far.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class BlockWriter:
     def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
         """Add the first ``size`` bytes of a buffer to the file as a block.
 
-        The caller must not use the buffer after this call.
+        The caller must not use the buffer after calling `put`.
         """
         content = buffer[:size]
         if self._compressor is None:
@@ -134,7 +135,7 @@ class BlockWriter:
         self._write(data, records)
 
     def _write(self, data: bytes | memoryview, records: int = 0) -> None:
-        """Write bytes. If ``records`` is not 0, the bytes are this many uncompressed records."""
+        """Write bytes. If ``records`` is not 0, the bytes consist of ``records`` uncompressed records."""
         if data:
             self._file.write(data)
             self.bytes += len(data)
@@ -195,12 +196,12 @@ def _available_processors() -> int:
     return os.cpu_count() or 1
 
 
-# The largest number of rows, and of bytes, that one step converts to storage types.
+# One step converts at most this many rows, and at most this many bytes, to storage types.
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
-# Tests for types whose null count includes all nulls. The null count of a dictionary array omits nulls in the
-# dictionary.
+# Tests for the types of arrays whose null count includes all nulls. The null count of a dictionary array
+# omits nulls in the dictionary.
 _COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
 
 # The type of an array of row indices.
@@ -220,8 +221,9 @@ class DirectoryGroup(NamedTuple):
 class GroupedRows(NamedTuple):
     """Rows that are sorted by partition directory.
 
-    ``pieces`` are tables with the rows, without the partition columns. The tables may be created lazily. Each
-    table is paired with the row indices to use in errors, or with None if the indices ascend by one.
+    ``pieces`` are tables that contain the rows without the partition columns. The tables may be created
+    lazily. Each table is paired with the row indices to use in errors, or with None if the indices ascend by
+    one.
     """
 
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
@@ -229,10 +231,10 @@ class GroupedRows(NamedTuple):
 
 
 class WrittenColumns(NamedTuple):
-    """The column file to write beside data files.
+    """Describe the column file to write beside data files.
 
     Without features, the column file contains only the offsets of the records. ``path`` is the path of the
-    column file in the store, and ``name`` is this path relative to the dataset's root.
+    column file in the store, and ``name`` is the same path relative to the dataset's root.
     """
 
     features: Sequence[Column]
@@ -252,14 +254,14 @@ def write_files(
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
-    ``place`` gets a partition directory, and the index of a file among the files of this call. ``place``
-    returns two paths of the file: the path in the store, and the path relative to the dataset's root. The
-    returned `FileEntry` and errors contain the relative path. A group without rows becomes one empty file.
-    All calls in one process share ``threads`` threads. The number of threads does not change the written
-    bytes.
+    ``place`` receives the path of a partition directory, and the index of a file among the files of this
+    call. ``place`` returns two paths of the file: the path in the store, and the path relative to the
+    dataset's root. The returned `FileEntry` objects and the errors contain the relative path. A group without
+    rows becomes one empty file. All calls in one process share ``threads`` threads. The number of threads
+    does not change the written bytes.
 
     Raise SchemaError if a value does not fit its column. The error contains the column's name, and the index
-    that the row had before sorting. Files that end before the failing row remain.
+    that the row had before sorting. Files that end before the failing row are kept.
     """
     spare = _threads_of_process(threads or _available_processors(), os.getpid())
     buffers = Buffers()
@@ -326,7 +328,7 @@ def _write_file(
         left = max(0, max_bytes - content)
         buffer = writer.buffer()
         size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
-        if need:  # not even one record fits into the buffer
+        if need:  # the next record does not fit into the buffer
             if content and need > left + SPARE_BYTES:
                 buffers.give_back(buffer)
                 break
@@ -359,21 +361,21 @@ class _RecordStream:
         self._batch_start = self._batch_end = 0
         self._schema = schema
         self._closed = [item for item in schema.fields if item.is_closed]
-        self.open_columns: set[str] = set()  # columns with values outside the known categories
+        self.open_columns: set[str] = set()  # The columns that contain values outside the known categories.
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
-        self._statistics: list[Columns] = []  # one element for each range of rows, that is, for each file
-        self._counted = 0  # the statistics cover the rows before this row
-        self._counts_part = False  # True if the statistics of the last file may lack rows
-        self._ends: list[int] = []  # the ends of the files whose rows are not all counted
-        self._bound_start = self._bound_end = 0  # the range of rows that is bound to the encoder
+        self._statistics: list[Columns] = []  # The statistics of each range of rows, that is, of each file.
+        self._counted = 0  # The statistics cover all rows before this row.
+        self._counts_part = False  # True if the statistics of the last file may lack rows of the file.
+        self._ends: list[int] = []  # The rows at which files end, for files whose rows are not all counted.
+        self._bound_start = self._bound_end = 0  # The range of rows that is bound to the encoder.
         self._storage = self._batch
         self._beside = beside
-        self._copied = 0  # the column file contains the rows before this row
-        self._content = 0  # the size in bytes of the current file's records
-        self._starts = np.zeros(0, np.int64)  # the positions at which the bound rows begin in their buffers
-        # For each buffer with rows to copy: the index of the bound row after the buffer's last row, and the
-        # buffer's offset in the file.
+        self._copied = 0  # The column file contains all rows before this row.
+        self._content = 0  # The size in bytes of the current file's records.
+        self._starts = np.zeros(0, np.int64)  # The positions at which the bound rows begin in the buffers.
+        # For each buffer with rows to copy: the index after the buffer's last bound row, and the buffer's
+        # offset in the file.
         self._buffers: list[tuple[int, int]] = []
         self.row = 0
 
@@ -387,8 +389,7 @@ class _RecordStream:
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
         """Fill ``out`` with the next complete records, up to row ``end``. Return the number of bytes, and 0.
 
-        If not even one record fits into ``out``, return 0, and a size in bytes that is sufficient for
-        ``out``.
+        If not even one record fits into ``out``, return 0, and the number of bytes that ``out`` needs.
         """
         size = 0
         while self.row < end:
@@ -414,16 +415,17 @@ class _RecordStream:
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
     def end_file(self) -> None:
-        """End a file, which consists of the rows since the last call of this method."""
+        """End the current file, which consists of the rows since the last call of this method."""
         self._copy()
         self._content = 0
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows since the last call to the column file, while the encoder still holds these rows."""
+        """Add the rows since the last `_copy` to the column file, before the encoder drops the rows."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
-            for end, content in self._buffers:  # in one loop, because a step between two writes takes 8 us
+            # Process all buffers in one loop, because a step between two writes takes 8 us.
+            for end, content in self._buffers:
                 self._starts[at:end] += content
                 at = end
             self._beside.add(self._storage.slice(start, at - start), self._starts[start:at])
@@ -434,7 +436,7 @@ class _RecordStream:
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows since the last call to the statistics, while the encoder still holds these rows."""
+        """Add the rows since the last `_count` to the statistics, before the encoder drops the rows."""
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]
         if is_part:
@@ -469,7 +471,7 @@ class _RecordStream:
         self._bound_start = self.row
         try:
             storage = self._schema.to_storage(batch, lossy=self._lossy)
-        # If the failing row belongs to a later file, the current file must first be written.
+        # If the failing row belongs to a later file, write the current file first.
         except SchemaError:
             storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
         self._bound_end = self.row + storage.num_rows

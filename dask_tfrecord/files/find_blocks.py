@@ -1,15 +1,14 @@
 """Find the blocks of large uncompressed files that no snapshot describes.
 
 Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of this record
-may contain whole TFRecord files. The result of scanning a range is therefore only a claim: the position of
-the range's first record, and the position at which the walk from this record ended. When all ranges are
-scanned, the claims are checked in order, from the start of the file. A claim is true if the claimed walk
-starts where the previous walk ended. A false claim is replaced by a new walk from the end of the previous
-walk.
+may contain whole TFRecord files. The result of scanning a range is only a claim: the position of the range's
+first record, and the position at which the walk from this record ended. When all ranges are scanned, the
+claims are checked in order, from the start of the file. A claim is true if the claimed walk starts where the
+previous walk ended. A false claim is replaced by a new walk from the end of the previous walk.
 
-A walk verifies the lengths and the checksums of records. After damage, a walk continues at the record at
-which a reader with ``on_corrupt="skip"`` continues. If the options raise for damage, a walk skips the payload
-of a record that is longer than a window or ends after the range.
+A walk verifies the lengths and the checksums of records. After damage, a walk continues at the same record as
+a reader with ``on_corrupt="skip"``. If the options raise for damage, a walk skips the payload of a record
+that is longer than a window or ends after the range.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_boun
 # results are in the order of the arguments.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
-# The smallest range of a file, in bytes, for which a separate scan task is worth the overhead of a task.
+# The smallest range of a file, in bytes, for which a separate scan task is worth the overhead.
 TASK_BYTES = 1 << 24
 
 
@@ -128,7 +127,10 @@ def _scan_range(store: Store, part: _Range) -> _Walk | None:
 
 @redact_errors
 def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> BlockIndex:
-    """Check the claims of a file's ranges. The first walk must begin at byte 0."""
+    """Check the claims about the ranges of a file, and replace false claims.
+
+    The first walk must begin at byte 0.
+    """
     position = records = 0
     blocks = [Block(0, 0, 0)]
     damaged: list[int] = []
@@ -204,8 +206,8 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
             if (at := places.searchsorted(part.stop)) < len(places)
         ]
         offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
-        # Two blocks found here may be less than ``block_bytes`` apart. `_prove` omits a block that is too
-        # close to the previous block.
+        # Two blocks that this function finds may be less than ``block_bytes`` apart. `_prove` omits a block
+        # that is too close to the previous block.
         _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
         starts = offsets[firsts]
         blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
@@ -222,7 +224,7 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
 def _skip_damage(window: "_FileWindow", part: _Range) -> None:
     start = window.offset
     _seek(window, part, lenient=True)
-    if window.offset == start:  # `_seek` trusted the length of the damaged record
+    if window.offset == start:  # `_seek` has trusted the length of the damaged record, and has not moved
         window.advance(frame_size(window.data))
 
 
@@ -238,10 +240,10 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 
 
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
-    """Move the window to the next record. Return True if this record begins in the range.
+    """Move the window to the next record. Return True if the next record begins in the range.
 
-    If ``lenient`` is True, the search may continue to the end of the file. Otherwise, the search stops at the
-    end of the range.
+    If ``lenient`` is True, the search may continue to the end of the file. If ``lenient`` is False, the
+    search stops at the end of the range.
     """
     while window.offset < (part.size if lenient else part.stop):
         found = find_record(
@@ -263,8 +265,8 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 class _FileWindow(Window):
     """A window over an uncompressed file that can skip bytes without reading them.
 
-    The window opens the file at the end of the view: inside the range for all bytes up to the end of the
-    range, and after the range for one window of bytes.
+    The window opens the file at the end of the view. Inside the range, the window opens the rest of the
+    range. After the range, the window opens one window of bytes at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:

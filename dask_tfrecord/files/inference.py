@@ -1,4 +1,4 @@
-"""Summarise the features of sampled records: names, kinds and numbers of values, to infer schemas."""
+"""Summarise the names, kinds and value counts of the features in sampled records, to infer schemas."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -45,8 +45,8 @@ class FeatureSummary:
     """Summarise one feature in some records.
 
     ``path`` is the first file with the feature. ``kinds`` maps each kind of the feature to the first record
-    with this kind. ``max_values`` is the largest number of values in one record. ``utf8`` and ``text`` have
-    the same meaning as in `codec.Feature`.
+    with this kind. ``max_values`` is the largest number of values of the feature in one record. ``utf8`` and
+    ``text`` have the same meaning as in `codec.Feature`.
     """
 
     name: str
@@ -74,8 +74,8 @@ class Sample:
     """Summarise the features of some records. `merged` adds the summary of later records.
 
     ``payload`` is the total size of the payloads in bytes. ``non_message`` is the error for the first record
-    that is not a protobuf message; reading the file stopped at this record. ``reason_for_bytes`` says why the
-    records should be read as bytes although they parse as messages, or is empty if there is no reason.
+    that is not a protobuf message. Reading the file stopped at this record. ``reason_for_bytes`` explains why
+    the records should be read as bytes although they parse as messages, or is empty if there is no reason.
     """
 
     record_type: AskedType
@@ -129,7 +129,7 @@ def sample_split(
     the options allow.
     """
     windows = 1 if limit is not None else windows
-    # An Example parses as a SequenceExample with a context and without feature lists.
+    # An Example can be parsed as a SequenceExample with a context and without feature lists.
     inference = Inference(
         "example" if record_type == "example" else "sequence_example",
         max_records=-1 if limit is None else limit,
@@ -142,9 +142,9 @@ def sample_split(
     non_message = None
     feed = _Feed(inference)
     kernel: Callable[..., Result] = feed
-    if options.damage.skips:  # the later read of the file counts, reports and quarantines the damage
+    if options.damage.skips:  # a later read of the file counts, reports and quarantines the damage
         options = replace(options, damage=DamagePolicy("skip"))
-        kernel = partial(scan, verify_crc=False)  # the check has already verified and parsed the records
+        kernel = partial(scan, verify_crc=False)  # `feed.check` verifies and parses the records before
     file = RecordFile(store, split, options)
     path = file.path
     try:
@@ -167,7 +167,7 @@ def sample_split(
 
 
 class _Feed:
-    """Provide a kernel function and a check for `RecordFile.run`. Both add records to an inference.
+    """Provide a kernel function and a check for `RecordFile.run`, which add records to the same inference.
 
     ``payload`` counts the payload bytes of intact frames whose payload is no protobuf message. ``other`` is
     the index of the first record that is a message of another type.
@@ -211,7 +211,7 @@ class _Feed:
 def _note_places(
     places: dict[int, RecordPosition], inference: Inference, before: int, chunk: Chunk[Result], path: str
 ) -> None:
-    """For each kind of a feature that first occurs in this chunk, store the position of the record."""
+    """Store the record position of each kind of a feature that first occurs in this chunk."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

@@ -2,9 +2,10 @@
 
 A `RecordFile` reads one split, chunk by chunk. A `TableReader` decodes the records of several splits.
 Creating a window, a decoder and a batch for each small file would take several times as long as decoding a
-hundred records. To avoid this cost, `TableReader.read_together` joins the bytes of several small files in one
-buffer. If the files cannot be read together, for example because one file is damaged, the caller reads each
-file alone, and reading the damaged file raises the error. The module does not know datasets.
+hundred records. `TableReader.read_together` joins the bytes of several small files in one buffer, so that
+these files share one decoder and one batch. If the files cannot be read together, for example because one
+file is damaged, the caller reads each file alone. Reading the damaged file raises the error. The module knows
+nothing about datasets.
 """
 
 import os
@@ -55,16 +56,16 @@ from dask_tfrecord.schema.fields import Schema
 # The Arrow type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-# The largest total decompressed size, in bytes, of the records in one table: for a partition, and for a
-# stream. Tables of a stream are smaller than tables of a partition, because a consumer waits for each table.
+# The largest decompressed size, in bytes, of all records in one table: for a partition, and for a stream.
+# Tables of a stream are smaller than tables of a partition, because a consumer waits for each table.
 TABLE_BYTES = 1 << 25
 STREAM_BYTES = 1 << 22
 
 # The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
 _EXPANSION = 4
 
-# The buffer for small files is this many times larger than their estimated content. Most of the buffer's
-# memory is never touched.
+# The buffer for small files is this many times as large as the estimated content of the files. Most of the
+# buffer's memory is never used.
 _MARGIN = 4
 
 # The types that kernel functions return. A kernel function processes the complete records at the start of a
@@ -79,8 +80,8 @@ class Chunk(Generic[_R]):
     """Consecutive records of a file, and the result of a kernel function for these records.
 
     ``data`` contains the bytes of the records, and is valid only until the next chunk. ``intact`` contains
-    all intact records of the window. ``row`` is the number of records, and ``at`` the number of bytes, of
-    ``intact`` before this chunk.
+    all intact records of the window. ``row`` and ``at`` are the numbers of records and of bytes of ``intact``
+    before this chunk.
     """
 
     result: _R
@@ -106,7 +107,7 @@ class Chunk(Generic[_R]):
 
 
 class Records(NamedTuple):
-    """A buffer with records, the start of each record, and the end of the last record."""
+    """A buffer of records, with the start of each record and the end of the last record."""
 
     data: pa.Buffer
     offsets: Ints
@@ -135,10 +136,10 @@ class RecordFile(NamedTuple):
         """Call a kernel function on the records of the split, window by window.
 
         ``kernel`` accepts bytes and ``final``, and processes the complete records at the start of the bytes.
-        If the options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and
-        ``kernel`` gets only the intact records. The default check does not parse payloads. Damage in a value
-        identifies the column by an index into ``columns``. ``needed`` lists the features whose values
-        ``kernel`` reads, or is None if ``kernel`` needs all bytes.
+        ``check`` is a bound `Inference.check`. If the options skip damage, ``check`` finds the damaged
+        ranges, and ``kernel`` receives only the intact records. The default check does not parse payloads. If
+        a value is damaged, the damage contains the index of the column in ``columns``. ``needed`` lists the
+        features whose values ``kernel`` reads, or is None if ``kernel`` needs all bytes.
 
         Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
         does not fit its column.
@@ -177,7 +178,7 @@ class RecordFile(NamedTuple):
                             raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
                         at = end
                         if not (is_final and result.records):
-                            break  # a decoder stops before a column exceeds 2 GiB; call it again
+                            break  # a decoder stops before a column exceeds 2 GiB; call the decoder again
                     record = intact.numbers.of(rows)
                     if checked is None:
                         window.advance(at, verified=rows if options.verify_crc else 0)
@@ -204,7 +205,7 @@ class RecordFile(NamedTuple):
         split, data = self.split, None
         is_plain = split.file.compression is None and split.start.offset == split.start.content
         if allocate and is_plain and not self.store.is_remote and self.options.compression in ("infer", None):
-            # Reading through a window would take 5/4 of the time.
+            # Reading through a window would take 25% more time.
             data = self.read_stored(allocate(split.stored_bytes))
         if data is None or not is_frame(bytes(data[:HEADER_BYTES])):
             size = max(WINDOW_BYTES, content_bytes(split) + 1)
@@ -225,7 +226,7 @@ class RecordFile(NamedTuple):
         return np.append(pa.array(scanned.offsets), scanned.consumed)
 
     def read_stored(self, buffer: memoryview) -> memoryview | None:
-        """Read the stored bytes of the split into the start of a buffer, and return them.
+        """Read the stored bytes of the split into the start of a buffer, and return these bytes.
 
         Return None if the buffer is too small, if the file cannot be read, or if the file was replaced since
         it was listed. For a local file, `read_stored` takes much less time than `Store.open`.
@@ -251,15 +252,16 @@ class RecordFile(NamedTuple):
                 stop = self.split.stop and self.split.stop.offset
                 with store.open(file.path, file.size, start, stop, file.stamp) as reader:
                     read_exactly(reader, view)
-                    reader.readinto(memoryview(bytearray(1)))  # raises if the file has more bytes
+                    # This read raises an error if the file has more bytes than expected.
+                    reader.readinto(memoryview(bytearray(1)))
         except (TFRecordError, OSError):
             return None
         is_other = must_verify_content(self.split, self.options) and crc32c(view) != file.crc32c
         return None if is_other else view
 
     def count(self, losses: Losses | None = None) -> int:
-        """Count the records without parsing them. The options decide if checksums are verified."""
-        # If the options skip damage, the check in `run` verifies the checksums.
+        """Count the records without parsing them. The options determine whether checksums are verified."""
+        # If the options skip damaged records, the check in `run` verifies the checksums.
         verify_crc = self.options.verify_crc and not self.options.damage.skips
         scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
         return sum(chunk.result.records for chunk in self.run(scan_all, losses=losses, needed=()))
@@ -287,8 +289,8 @@ def content_bytes(split: Split) -> int:
 
 
 def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
-    """Group consecutive splits that are whole files and together fit in a window. Any other split is a group
-    of its own.
+    """Group consecutive splits that are whole files and together fit in a window. Any split that is not a
+    whole file, or does not fit in a window, forms a group alone.
     """
     group: list[Split] = []
     left = WINDOW_BYTES
@@ -352,7 +354,7 @@ class TableReader:
         """Yield the records of a split as tables.
 
         ``losses`` collects the damage that is skipped. ``batch_bytes`` is the maximum total decompressed size
-        of the records in one table. A record that is larger becomes a table with one row.
+        of the records in one table. A record larger than ``batch_bytes`` becomes a table with one row.
 
         Raise CorruptRecordError for damage that the options do not skip, after yielding the records before
         the damage. Raise SchemaError for a value that does not fit its column.
@@ -365,7 +367,8 @@ class TableReader:
         wants_offsets = self.options.offset_column in self.schema.names
         gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
 
-        # If only some features are allowed, the decoder must read even the features without a column.
+        # If only some features are allowed, the decoder must read all features, even features without a
+        # column.
         is_sparse = self.known is None and self.schema.record_type != "bytes"
         needed = [column.name for column in decoder.columns] if is_sparse else None
         chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), needed)
@@ -392,8 +395,8 @@ class TableReader:
             found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
             offsets = np.append(pa.array(found.offsets), len(data))
             firsts = np.searchsorted(offsets, starts)
-            # A record must not continue in the next file, even if its checksum over the joined bytes is
-            # correct.
+            # A record must not continue in the next file, even if the record's checksum over the joined bytes
+            # is correct.
             if found.damage or not np.array_equal(offsets[firsts], starts):
                 return None
             counts = np.diff(firsts)
@@ -429,7 +432,8 @@ class TableReader:
         Return the joined content, and the position at which each file starts, followed by the end of the
         content. Return None if a file must be read alone.
         """
-        # The buffer has one byte more than the files may fill, so that larger content is noticed.
+        # The buffer is one byte larger than the files may fill, so that content that is too large is
+        # detected.
         size = _MARGIN * sum(map(content_bytes, splits)) + 1
         buffer = memoryview(pa.allocate_buffer(size)).cast("B")
         starts = [0]
@@ -488,7 +492,7 @@ class _Batch(NamedTuple):
     offsets: list[pa.Array]
 
     def number(self, row: int) -> int:
-        """Return the index in the file of a row's record."""
+        """Return the index that the record of a row has in the file."""
         first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
         return numbers.of(row - first + skipped)
 
@@ -498,10 +502,10 @@ class _Batches:
 
     def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
         self._decoder = decoder
-        self._left = content_bytes  # the estimated bytes of the split that are not decoded yet
+        self._left = content_bytes  # the estimated number of bytes in the split that are not decoded yet
         self._batch_bytes = batch_bytes
         self._wants_offsets = wants_offsets
-        self._bytes = self._records = 0  # the bytes and the records in the current batch
+        self._bytes = self._records = 0  # the number of bytes and of records in the current batch
         self._parts: list[tuple[int, int, Numbers]] = []
         self._offsets: list[pa.Array] = []
         self._done: list[_Batch] = []
@@ -511,7 +515,7 @@ class _Batches:
         kernel function.
         """
         size = len(data)
-        # The batch would exceed its size only if the window has grown because of a long record.
+        # The batch would exceed `_batch_bytes` only if a long record has enlarged the window.
         if self._bytes and self._bytes + size > self._batch_bytes:
             self._end()
         more = min(self._left, self._batch_bytes - self._bytes) - size

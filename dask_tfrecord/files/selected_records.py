@@ -1,6 +1,6 @@
 """Read some records of a split by index, or from ranges of the file.
 
-The records that were not requested are neither verified nor decoded, and often not even fetched.
+Records that were not requested are neither verified nor decoded, and often not even fetched.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,8 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
 
-# Buffers, and the position of each requested record: the index of the record's buffer, the start and the end.
+# Buffers, and the position of each requested record: the buffer's index, and the record's start and end in
+# the buffer.
 _Found: TypeAlias = tuple[Sequence[Buffer], Ints]
 
 
@@ -28,8 +29,8 @@ def read_selected(reader: TableReader, split: Split, rows: Ints, count: int) -> 
     the split.
 
     Return None if the options require a complete read of the split: to verify the checksum of the file, to
-    skip damage, or to add the path or the offset of records. Also return None if a record is damaged or does
-    not fit the schema, or if the split does not contain ``count`` records.
+    skip damage, or to add the path or the offset of records. Return None if a record is damaged or does not
+    fit the schema, or if the split does not contain ``count`` records.
     """
     options = reader.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
@@ -69,11 +70,12 @@ def _decoded(reader: TableReader, found: Iterable[_Found]) -> pa.Table | None:
                 if fed.damage is not None:
                     return None
                 places = places[fed.records :]
-                if len(places):  # a column would exceed 2 GiB
+                if len(places):  # the decoder has stopped, because a column would exceed 2 GiB
                     batches.append(stored.from_storage(decoder.take()))
         batches.append(stored.from_storage(decoder.take()))
         return pa.Table.from_batches(batches)
-    # The caller then reads the whole split, which raises an error with the position in the file.
+    # If the result is None, the caller reads the whole split, which raises an error with the position in the
+    # file.
     except (TFRecordError, OSError, IndexError):
         return None
 
@@ -113,7 +115,7 @@ class Fetch(NamedTuple):
     def read(self, reader: TableReader) -> pa.Table | None:
         """Read the requested records.
 
-        Return None if the split must be read completely, because a record is damaged, is not at the expected
+        Return None if the split must be read completely: if a record is damaged, is not at the expected
         position, or does not fit the schema.
         """
         found = self._in_blocks(reader) if self.records is None else self._in_ranges(self.records)
@@ -145,8 +147,8 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
     """Return the file ranges that contain the requested records of a split, or None if the ranges are
     unknown.
 
-    ``offsets`` are the positions of the records of the split in the decompressed file, followed by the end of
-    the last record.
+    ``offsets`` contains the position of each record of the split in the decompressed file, followed by the
+    end of the last record.
     """
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None:

@@ -1,7 +1,6 @@
-"""Recognise files beside the data files that are not TFRecord files, such as text, JSON, indexes and images.
+"""Recognise non-TFRecord files beside the data files, such as text, JSON, indexes and images.
 
-A file is never skipped only because of its name: the first bytes, too, must show that the file is not a
-TFRecord file.
+A file is skipped only if both its name and its first bytes show that the file is not a TFRecord file.
 """
 
 import logging
@@ -26,7 +25,7 @@ _SIDE_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# The number of files that are opened at the same time to read their first bytes.
+# The first bytes of at most this many files are read at the same time.
 _THREADS = 16
 
 # The largest number of file names in a log message.
@@ -36,7 +35,7 @@ _MOST_NAMES = 5
 def without_side_files(
     store: Store, files: FileList, *, data: Iterable[str] = (), keep: Collection[str] = ()
 ) -> FileList:
-    """Return a file list without files that are clearly no TFRecord files, and log the skipped names.
+    """Return a file list without files that are clearly not TFRecord files, and log the skipped names.
 
     A file is kept if any data file has the same suffix. All files are kept if every file has the name of a
     side file and ``data`` is empty. ``data`` contains paths of known data files that are not in ``files``.
@@ -62,7 +61,7 @@ def without_side_files(
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix or file name that marks a path as a possible side file, or None if neither does."""
+    """Return the suffix or file name that marks a path as a possible side file, or None."""
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
@@ -75,7 +74,7 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
         with store.open(file.path, file.size) as source:
             head = source.peek(LOOK_BYTES)
         return looks_like(head) is not None and not is_frame(first_bytes(store, file, head))
-    except (TFRecordError, OSError):  # the function that reads the file later raises this error
+    except (TFRecordError, OSError):  # the function that later reads the file will raise this error
         return False
 
 

@@ -4,7 +4,7 @@ Blocks that keep all records are copied as stored bytes. `remove_records` additi
 blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz files, are copied
 one after the other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the
 checksums of the sources. The rows for the column file of a new file are read from column files of the
-sources, or decoded from records. The module does not know datasets.
+sources, or decoded from records. The module knows nothing about datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,8 +81,8 @@ def splice(
 
     The sources must have the same partition values. A source with a codec other than ``compression``, or a
     compressed source without blocks, is decompressed and compressed again. ``path`` is the path of the new
-    file in the store, and ``name`` is this path relative to the dataset's root. Raise FileChangedError if a
-    source differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
+    file in the store, and ``name`` is the same path relative to the dataset's root. Raise FileChangedError if
+    a source differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
     """
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
@@ -97,7 +97,7 @@ class SplicedFile:
 
     In ``blocks``, adjacent short blocks are joined to one block with at most `BLOCK_BYTES` bytes of content.
     ``bytes`` and ``crc32c`` are the size and the checksum of the bytes written so far. ``content`` is the
-    size of these bytes before compression.
+    size of the written bytes before compression.
     """
 
     def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
@@ -134,8 +134,8 @@ class SplicedFile:
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
-        """Append a block with this content. ``stored`` is the compressed content, or empty if the content
-        must be compressed.
+        """Append a block with the decompressed content ``content``. ``stored`` is the compressed content, or
+        empty if the content must be compressed.
         """
         block = Block(self.bytes, self.content, self.records)
         self._write(stored or self._compressor.compress(content))
@@ -189,7 +189,10 @@ class SplicedFile:
         self._add_blocks(moved, content, source.records)
 
     def _content_size(self, source: FileEntry, last_block: bytearray, end: bytes) -> int:
-        """Return the size of a file's content. Only gzip files store this size, modulo 2**32."""
+        """Return the size of a file's content.
+
+        Only gzip files store the size of the content, modulo 2**32.
+        """
         if self._compression is None:
             return source.bytes
         before = source.blocks[-1].content
@@ -215,7 +218,10 @@ class SplicedFile:
 def _stored_blocks(
     store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
 ) -> Iterator[StoredBlock]:
-    """Yield the blocks that a `FileEntry` lists. At the end, raise FileChangedError for a wrong checksum."""
+    """Yield the blocks that a `FileEntry` lists.
+
+    After the last block, raise FileChangedError if the file's checksum is wrong.
+    """
     path, blocks = store.join(source.path), source.blocks
     stops = [(block.offset, block.record) for block in blocks[1:]]
     stops.append((source.bytes - tail_bytes, source.records))
@@ -255,7 +261,7 @@ def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
             first = last
 
 
-# A mask with an element for each record of a file.
+# A boolean mask with one element for each record of a file.
 RecordMask = npt.NDArray[np.bool_]
 
 
@@ -304,7 +310,7 @@ def remove_records(
     return replace(spliced.entry(name, [source]), statistics=statistics)
 
 
-# The feature values of consecutive records, and the frame sizes of these records.
+# The feature values of consecutive records, and the size of each record's frame.
 Rows = tuple[pa.Table, Ints]
 
 
@@ -372,7 +378,7 @@ def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
 
 
 def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:
-    """Yield the rows that a mask does not select."""
+    """Yield the rows that the row mask ``is_removed`` does not select."""
     start = 0
     kept = ~is_removed
     for values, sizes in parts:

@@ -19,8 +19,8 @@ _FIRST = Block(0, 0, 0)
 
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
-# The columns of `Partitions.files` that determine the rows of the splits, and therefore the token of a read.
-# The remaining columns contain only additional information about the files.
+# The token of a read depends only on these columns of `Partitions.files`, because they determine the rows of
+# the splits. All other columns of `Partitions.files` contain only additional information about the files.
 _COLUMNS = ("path", "bytes", "stamp", "crc32c", "records", "start", "stop")
 
 # `Split` objects are created for this many partitions at once.
@@ -55,9 +55,9 @@ class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a file list.
 
     `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
-    kept. ``files`` contains a row for each split, and the column ``records``. If any file is split, ``files``
-    also contains the columns ``start`` and ``stop``, in which null means the start or the end of the file.
-    Partition ``k`` consists of the rows from ``starts[k]`` to before ``starts[k + 1]``.
+    kept. ``files`` contains a row for each split, and has the column ``records``. If any file is split,
+    ``files`` also contains the columns ``start`` and ``stop``, in which null means the start or the end of
+    the file. Partition ``k`` consists of the rows from ``starts[k]`` to before ``starts[k + 1]``.
     """
 
     files: FileList
@@ -76,7 +76,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
         number = range(len(self))[index]
         first = number - number % _PARTITIONS
         made: tuple[int, list[tuple[Split, ...]]] = vars(self).get("_made", (-1, []))
-        if made[0] != first:  # another thread may replace the kept objects at any time
+        if made[0] != first:  # another thread may replace `_made` at any time
             made = vars(self)["_made"] = (first, self._make(first))
         return made[1][number - first]
 
@@ -122,8 +122,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
 def table_token(table: pa.Table) -> str:
     """Return a hash of a file list, or of the columns of `Partitions.files` that describe splits."""
     flat = table.combine_chunks().flatten()
-    # Arrow does not define the bytes of a buffer at the position of a null. The numbers in these columns are
-    # never negative, so -1 can represent null.
+    # Arrow does not define the bytes of a buffer at the position of a null. The columns contain no negative
+    # numbers, so -1 can represent null.
     columns = [one.cast(pa.int64()).fill_null(-1) if one.null_count else one for one in flat.columns]
     filled, sink = pa.table(columns, names=flat.column_names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, filled.schema) as writer:

@@ -33,11 +33,11 @@ Allocate = Callable[[int], memoryview]
 # The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
 
-# Each read stores its bytes at an address that is a multiple of this number. Copying a file's bytes to an
-# aligned address takes the system only 4/5 of the time.
+# Each read stores bytes at a memory address that is a multiple of this number. Copying bytes of a file to an
+# aligned address takes only 4/5 of the time of a copy to an unaligned address.
 _ALIGNMENT = 64
 
-# Maps the description of a format to the function of Dask that reads this format.
+# Maps the description of a format to the Dask function that reads the format.
 _READERS = {"a Parquet file": "read_parquet", "text such as CSV": "read_csv", "JSON": "read_json"}
 
 
@@ -54,7 +54,7 @@ class Window:
     ``stop`` is damage, and the rest of the record is not read. ``stored`` contains the first `LOOK_BYTES`
     stored bytes, by which other formats are recognised. `advance` adds the consumed bytes to ``checksum``.
     ``allocate`` returns memory for the buffer. The window calls ``allocate`` only if ``stop`` is known,
-    because it would otherwise request much more memory than the split needs.
+    because the window would otherwise request much more memory than the split needs.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Window:
         allocate: Allocate | None = None,
     ) -> None:
         self._readinto = readinto
-        # The buffer has one byte more than the rest of the file, so that the read of the last bytes also
-        # detects the end of the file.
+        # The buffer is one byte larger than the rest of the file, so that the read of the last bytes detects
+        # the end of the file.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size, None if stop is None else allocate)
         self._start = self._end = 0
@@ -92,7 +92,7 @@ class Window:
                 self._size *= 2
             try:
                 self.fill(self._size)
-            # The error is raised only after the caller has consumed the bytes before the damage.
+            # Raise the error only after the caller has consumed the bytes before the damage.
             except CorruptRecordError as failure:
                 self._failure = failure
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
@@ -129,10 +129,10 @@ class Window:
     def advance(self, count: int, *, verified: int = 0) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        If ``verified`` is not 0, these bytes are ``verified`` records with correct checksums. The window then
-        updates the checksum of the file without reading large payloads again. ``count`` may exceed the view
-        only if ``readinto`` always reads at the offset `end`. Bytes that the window skips in this way are
-        never read.
+        If ``verified`` is not 0, the dropped bytes are ``verified`` records with correct checksums. With
+        ``verified``, the window updates the checksum of the file without reading large payloads again.
+        ``count`` may exceed the view only if ``readinto`` always reads at the offset `end`. Skipped bytes
+        after the view are never read.
         """
         if self._checksum is not None:
             before = self._checksum.crc32c
@@ -169,8 +169,8 @@ class Window:
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
         """Return the damage if the record at byte ``end`` of the view would end after `stop`, or None.
 
-        ``record`` is the index of this record. In the damage, the index and the offset are counted from the
-        record at byte ``start`` of the view.
+        ``record`` is the index of the record at byte ``end``. In the damage, the index and the offset are
+        counted from the record at byte ``start`` of the view.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -201,8 +201,8 @@ def open_window(
     features that are not in ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the codec of the
     file is not the codec that the options require. On exit, raise CorruptRecordError if the first record is
     damaged and the file looks like another known format. Raise FileChangedError if the CRC-32C of the whole
-    file differs from the snapshot. With ``verify_crc=False``, the CRC-32C is computed only if the stamp shows
-    that the file may have changed.
+    file differs from the snapshot. With ``verify_crc=False``, the CRC-32C is computed only if the stamp (such
+    as the modification time) shows that the file may have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -214,7 +214,8 @@ def open_window(
             codec = detect(head[:HEADER_BYTES])
             _check_compression(codec, options.compression, reader.size)
         end = stop and stop.content
-        if codec and checksum is not None:  # the checksum covers compressed bytes, the window decompressed
+        # The checksum covers compressed bytes, but the window contains decompressed bytes.
+        if codec and checksum is not None:
             reader = ChecksumReader(reader, checksum)
         readinto: ReadInto = reader.readinto
         if codec:
@@ -244,7 +245,7 @@ def open_window(
 
 
 def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file. The reader raises if the file ends too early."""
+    """Fill a view with the next bytes of a file. ``reader`` raises if the file ends too early."""
     at = 0
     while at < len(view):
         at += reader.readinto(view[at:])
@@ -253,14 +254,14 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
 
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
     is_whole = not split.start.offset and split.stop is None
-    # A split from a snapshot contains a number of records only if the file's stamp equals the stamp in the
+    # A split contains the number of records from a snapshot only if the file's stamp equals the stamp in the
     # snapshot.
     may_differ = options.verify_crc or split.records is None
     return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:
-    """Return a ``readinto`` function, all calls of which together read at most ``count`` bytes."""
+    """Return a ``readinto`` function whose calls read at most ``count`` bytes in total."""
     left = count
 
     def read(view: memoryview) -> int:
@@ -277,7 +278,7 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
 
     An uncompressed file may have any name. A compressed file can be split only if this library wrote the
     file, so a snapshot or the suffix of the file's name determines the codec. Raise TFRecordError if neither
-    determines the codec.
+    the snapshot nor the suffix determines the codec.
     """
     codec = split.file.compression
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
@@ -322,7 +323,7 @@ def record_bounds(data: memoryview) -> Ints:
 
 
 class Numbers(NamedTuple):
-    """The indices in the file of a window's intact records. A damaged range counts as one record.
+    """The indices that the intact records of a window have in the file. A damaged range counts as one record.
 
     ``first`` is the index of the window's first record or damaged range. ``damaged`` contains, for each
     damaged range, how many intact records precede it.

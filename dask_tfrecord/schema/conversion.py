@@ -27,8 +27,8 @@ from dask_tfrecord.schema.storage_values import (
     with_values,
 )
 
-# Maps the name of a family of scalar types to a test for the family. `family` adds two families of
-# timestamps, and the family "number" for all other scalar types that features can store.
+# Maps the name of a family of scalar types to a test for types of the family. The function `family` adds two
+# families of timestamps, and the family "number" for all other scalar types that features can store.
 _FAMILIES = {
     "text": is_text,
     "bytes": is_binary,
@@ -42,9 +42,9 @@ _ZONED = "timestamp with a time zone"
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Convert an Arrow array to another type. Raise if the conversion would change a value.
 
-    If ``rounded`` is True, floats and decimals are rounded to the nearest float of the type. If
-    ``rounded`` is False, a value that would be rounded raises RoundedError. If the conversion would
-    change any other value, raise MisfitError with the row index of the value. If Arrow cannot convert
+    If ``rounded`` is True, floats and decimals are rounded to the nearest float of type ``type_``. If
+    ``rounded`` is False, a value that would be rounded raises RoundedError. If the conversion would change a
+    value other than by rounding, raise MisfitError with the row index of the value. If Arrow cannot convert
     between the types, pyarrow raises an exception.
     """
     if array.type == type_:
@@ -107,8 +107,8 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Replace the codes by the categories. First convert view types, because Arrow's ``take`` does not accept
-    them.
+    """Replace the codes of a dictionary array with the categories. First convert view types, because Arrow's
+    ``take`` does not accept them.
     """
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
@@ -183,7 +183,7 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
         if types.is_integer(one) and types.is_temporal(other) and one != integer_type(other):
             return _cast_through(array, integer_type(other), type_)
     wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
-    # Arrow casts an integer type only to a decimal type that can hold all integers of the integer type.
+    # Arrow casts integers only to a decimal type that can represent all values of the integer type.
     if types.is_integer(source) and wide != type_:
         return array.cast(wide).cast(type_)
     return array.cast(type_)
@@ -212,7 +212,8 @@ def _check_same(
 def _comparable(array: pa.Array) -> pa.Array:
     """Convert an array to values that Arrow can compare.
 
-    NaN becomes null. No difference is lost, because both compared arrays contain NaN in the same rows.
+    NaN becomes null. Replacing NaN by null hides no difference, because both compared arrays contain NaN in
+    the same rows.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
@@ -225,8 +226,7 @@ def _comparable(array: pa.Array) -> pa.Array:
 def _value_text(array: pa.Array, row: int) -> str:
     try:
         return repr(array[row].as_py())
-    # Python cannot represent the date, or the value has nanoseconds, which Python cannot represent without
-    # pandas.
+    # Python cannot represent the date, or cannot represent nanoseconds without pandas.
     except (OverflowError, ValueError):
         return str(array.slice(row, 1).to_string()).strip("[]\n ")
 

@@ -1,6 +1,6 @@
 """Name the pandas dtypes of written columns, so that a read can restore the dtypes.
 
-The names are pandas' own names, but ``str[...]`` and ``string[...]`` also contain the storage.
+The names are pandas' own names, but ``str[...]`` and ``string[...]`` add the storage of the strings.
 """
 
 import re
@@ -16,7 +16,7 @@ from dask_tfrecord.schema.logical_types import canonical_type
 _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 
 
-@lru_cache(maxsize=1024)  # the columns of a dataset have few different types
+@lru_cache(maxsize=1024)  # cached, because the columns of a dataset have few different types
 def dtype_name(dtype: Any, type_: pa.DataType) -> str:
     """Return the name of a dtype if a read can restore the dtype from this Arrow type, otherwise "".
 
@@ -42,7 +42,7 @@ def _fits(dtype: Any, type_: pa.DataType) -> bool:
         return not isinstance(type_, pa.BaseExtensionType | pa.DictionaryType)
     try:
         found = canonical_type(pa.array(pd.Series([], dtype=dtype), from_pandas=True).type)
-    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no type for the dtype
+    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no type that corresponds to the dtype
         return False
     return bool(found == type_ or (pa.types.is_large_string(found) and pa.types.is_string(type_)))
 
@@ -70,7 +70,7 @@ def dtype_of(name: str) -> Any:
 
 
 def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
-    """Return the name of a dtype that can hold the values of two dtypes, or "" if only the Arrow type can.
+    """Return the name of a dtype that can hold the values of two dtypes, or "" if only an Arrow dtype can.
 
     ``ours`` and ``theirs`` are the names of the two dtypes. ``type_`` is the Arrow type of all values.
     """

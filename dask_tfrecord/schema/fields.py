@@ -34,8 +34,8 @@ from dask_tfrecord.schema.stored_form import StoredForm
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# The exceptions that a conversion raises if a value does not fit the type. `_error` converts each of them to
-# a SchemaError that names the column.
+# The exceptions that a conversion raises if a value does not fit the type. `_error` converts each of these
+# exceptions to a SchemaError that names the column.
 _CAST_ERRORS = (
     MisfitError,
     pa.ArrowInvalid,
@@ -55,15 +55,15 @@ class Field:
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
-        The first categories of a dictionary type, in this order. If the type is ordered, these are all
-        categories.
+        The first categories of a dictionary type, in order. If the dictionary type is ordered, ``categories``
+        contains all categories.
     form : StoredForm, optional
-        How features store the column, if the type does not determine this. Columns of TFDS datasets and of
-        TensorFlow's feature specs have a form.
+        How features store the column, if ``type`` does not determine the storage. Columns of TFDS datasets
+        and of TensorFlow's feature specs have a `StoredForm`.
     dtype : str, optional
-        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``. The dtype is ""
-        if it is unknown, and for an Arrow-backed or categorical column. Fields that differ only in ``dtype``
-        are equal.
+        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``. ``dtype`` is ""
+        if the dtype is unknown, and for an Arrow-backed or categorical column. Fields that differ only in
+        ``dtype`` are equal.
     is_closed : bool, default False
         True if all values of a dictionary column are among ``categories``. Fields that differ only in
         ``is_closed`` are equal.
@@ -92,26 +92,28 @@ class Field:
 
     @classmethod
     def in_form(cls, name: str, form: StoredForm) -> Self:
-        """Create a column that is stored in the way that a `StoredForm` describes."""
+        """Create a column that is stored as a `StoredForm` describes."""
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """Return the column. A class label of TFDS gets class numbers instead of class names."""
+        """Return the column. In the result, a class label of TFDS contains class numbers instead of class
+        names.
+        """
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
 
     @property
     def kind(self) -> Kind:
-        """Kind of the feature that stores the column:
+        """The kind of the feature that stores the column.
 
-        "int64", "float", "bytes", or "string" for text in a bytes feature.
+        The kind is "int64", "float", "bytes", or "string" for text in a bytes feature.
         """
         return self.column.kind
 
     @property
     def depth(self) -> int:
-        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists.
+        """The nesting depth of lists: 0 for a scalar, 1 for a list, 2 for a list of lists.
 
         The depth of a struct is the greatest depth of its fields, but at least 1.
         """
@@ -134,7 +136,7 @@ class Field:
     @property
     def family(self) -> tuple[Self, ...]:
         """The column itself and, for a struct, its fields at all levels."""
-        if not self.is_struct:  # the cached children of many columns would take memory and time
+        if not self.is_struct:  # caching the children of many columns would take memory and time
             return (self,)
         return (self, *(one for child in self.children for one in child.family))
 
@@ -145,7 +147,7 @@ class Field:
 
     @cached_property
     def features(self) -> tuple[Column, ...]:
-        """The features that store this column, each described as a column of the kernel.
+        """The features that store this column, each as a `Column` for the kernel.
 
         The first feature of a struct distinguishes a struct whose fields are all null from a null struct.
         """
@@ -180,7 +182,7 @@ class Field:
         return replace(self, type=pa.struct(list(fields)))
 
     def of_struct(self, error: SchemaError) -> SchemaError:
-        """Return a copy of a field's error whose remedies contain the type of the complete struct."""
+        """Copy a struct field's error, and put the type of the complete struct into the remedies."""
         return error.replaced(remedies=of_structs(error.remedies, [self]))
 
     @property
@@ -206,7 +208,7 @@ class Field:
         return with_marker(array, stored)
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
-        """Convert values of a column that is not a struct to a type that the kernel encodes.
+        """Convert the values of a column, which must not be a struct, to a type that the kernel encodes.
 
         Raise SchemaError for a value that cannot be stored, or that would be rounded if ``lossy`` is "raise".
         """
@@ -337,8 +339,8 @@ class Schema:
     fields : tuple of Field
         The columns of the dataset, in order.
     record_type : "example", "sequence_example" or "bytes", default "example"
-        The message type of each record. With "bytes", the payload of each record is the value of the only
-        column.
+        The message type of each record. With ``record_type="bytes"``, the payload of each record is the value
+        of the only column.
 
     Examples
     --------
@@ -401,7 +403,7 @@ class Schema:
         Raises
         ------
         SchemaError
-            If records of this type cannot hold the name or the type of a column.
+            If records of type ``record_type`` cannot hold the name or the type of a column.
 
         Examples
         --------
@@ -441,7 +443,7 @@ class Schema:
 
     @property
     def leaves(self) -> tuple[Field, ...]:
-        """The columns, where each struct is replaced by its fields at all levels that are not structs."""
+        """The columns, with each struct replaced by its innermost fields."""
         return tuple(leaf for item in self.fields for leaf in item.leaves)
 
     @cached_property
@@ -457,11 +459,11 @@ class Schema:
         Raises
         ------
         SchemaError
-            If no column has one of the names.
+            If a name belongs to no column.
         """
         check_instance("names", names, Iterable)
         selected = list(names)
-        if selected == self.names:  # the same object keeps its cached properties
+        if selected == self.names:  # returning the same object keeps the cached properties
             return self
         for name in selected:
             check_instance("names", name, str)
@@ -502,7 +504,7 @@ class Schema:
         Values are copied only if necessary. Raise SchemaError, with the column and the row, if a value cannot
         be stored or, with ``lossy="raise"``, would be rounded.
         """
-        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding it
+        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
             return batch
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
@@ -532,11 +534,11 @@ class Schema:
 
     @cached_property
     def _has_forms(self) -> bool:
-        """True if at least one column is a struct or has a `StoredForm`."""
+        """True if one or more columns are structs or have a `StoredForm`."""
         return any(item.form is not None or item.is_struct for item in self.fields)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as a JSON value, as a snapshot stores the schema.
+        """Return the schema as the JSON value that a snapshot stores.
 
         The key ``columns`` is for human readers. The key ``arrow`` contains the exact schema: an Arrow IPC
         stream without rows, encoded as base64 text.
@@ -568,7 +570,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Create a schema from the value that `to_json` returned. Raise SchemaError for any other value."""
+        """Create a schema from the value that `to_json` returned. Raise SchemaError for an invalid value."""
         try:
             stream = base64.b64decode(value["arrow"], validate=True)
             with pa.ipc.open_stream(stream) as reader:
@@ -580,9 +582,10 @@ class Schema:
             known = {name: StoredForm.from_json(form) for name, form in forms.items()}
             plain = [item for item in empty.schema if item.name not in known]
             if not plain and record_type in get_args(RecordType):
-                fields = {}  # there are no columns, or all columns have a form
+                fields = {}  # there are no columns, or every column has a `StoredForm`
             else:
-                check_names([item.name for item in plain], may_be_empty=True)  # other tools may write ""
+                # Other tools may write a feature with the name "".
+                check_names([item.name for item in plain], may_be_empty=True)
                 schema = cls._of_types(pa.schema(plain), record_type, categories)
                 fields = {item.name: item for item in schema.fields}
             fields |= {name: Field.in_form(name, form) for name, form in known.items()}

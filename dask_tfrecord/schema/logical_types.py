@@ -28,7 +28,7 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
-@lru_cache(maxsize=1024)  # the columns of a dataset have few different types
+@lru_cache(maxsize=1024)  # cached, because the columns of a dataset have few different types
 def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     """Return the kind of the feature that stores values of a type, and the depth of the type's lists.
 
@@ -49,7 +49,7 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
 
 
 def of_column(error: SchemaError, name: str) -> SchemaError:
-    """Return a copy of an error of `kind_and_depth`, with the name of the column."""
+    """Copy an error raised by `kind_and_depth`, and add the name of the column."""
     remedies = [remedy._replace(value={name: remedy.value}) for remedy in error.remedies]
     return error.replaced(feature=name, remedies=remedies)
 
@@ -161,7 +161,7 @@ def row_shape(type_: pa.DataType) -> list[int] | None:
 
 
 def value_type(type_: pa.DataType) -> pa.DataType:
-    """Return the value type of a dictionary type. Return any other type unchanged.
+    """Return the value type of a dictionary type. Return a type that is not a dictionary type unchanged.
 
     Statistics, partition values and filters use the value type of a column.
     """
@@ -174,7 +174,7 @@ def is_lossy(type_: pa.DataType) -> bool:
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of a column after a write and a read of the column.
+    """Return the type that a column has after it was written and read again.
 
     A view type such as string_view becomes the plain type, such as string. The codes of a dictionary type
     become 32-bit integers.
@@ -183,7 +183,7 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the canonical type, after applying ``change`` to each innermost type."""
+    """Return the canonical type in which ``change`` is applied to each innermost type."""
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), with_leaves(type_.value_type, change), type_.ordered)
     if types.is_struct(type_):
@@ -260,21 +260,21 @@ def arrow_type(given: Any) -> pa.DataType:
     """
     if isinstance(given, pa.DataType):
         return given
-    # `given` is an ArrowDtype of pandas.
+    # `given` is a pandas ArrowDtype.
     if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):
         return found
     if isinstance(given, type) and given in _PYTHON:
         return _PYTHON[given]
-    if given is None:  # NumPy interprets None as float64
+    if given is None:  # NumPy would interpret None as float64
         raise TFRecordError("None is not an Arrow type")
-    # A NumPy dtype equals its name, so `isinstance` is tested before the comparison with "float".
+    # A NumPy dtype equals the name of the dtype, so test `isinstance` before the comparison with "float".
     if isinstance(given, str) and given == "float":
         raise TFRecordError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
     # Each of the exceptions below means that the type, or the name of the type, is unknown. NumPy and pandas
-    # raise TypeError or ValueError, pandas in some cases NotImplementedError, Arrow raises Arrow's
-    # exceptions, and the tables of this module raise KeyError.
+    # raise TypeError or ValueError, and pandas sometimes raises NotImplementedError. Arrow raises an
+    # ArrowException, and lookups in the tables of this module raise KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise TFRecordError(f"{given!r} is not an Arrow type") from None
 
@@ -287,7 +287,9 @@ def _item(name: str) -> pa.DataType:
 
 
 def _split(fields: str) -> list[str]:
-    """Split the text inside ``struct<...>`` into fields. A comma inside a field's type does not count."""
+    """Split the text inside ``struct<...>`` into fields. A comma inside a field's type does not separate
+    fields.
+    """
     found: list[str] = []
     for text in filter(None, fields.split(", ")):
         if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):
@@ -312,7 +314,7 @@ def _by_name(name: str) -> pa.DataType:
     try:
         return pa.type_for_alias(name)
     except ValueError:
-        # The name is a nullable dtype of pandas, such as "Int64".
+        # `name` is the name of a nullable pandas dtype, such as "Int64".
         if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):
             return pa.type_for_alias(name.lower())
         return _by_dtype(name)

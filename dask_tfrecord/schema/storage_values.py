@@ -59,10 +59,10 @@ class RoundedError(MisfitError):
 
 
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
-    """Convert an array of a type that `kind_and_depth` accepts to a type that the kernel encodes.
+    """Convert an array, whose type `kind_and_depth` must accept, to a type that the kernel encodes.
 
     If ``exact`` is True, raise RoundedError for a value that would be rounded to a 32-bit float. Raise
-    MisfitError for any other value that no feature can store.
+    MisfitError for a value that no feature can store.
     """
     if is_stored(array):
         return array
@@ -119,8 +119,8 @@ def storage_bytes(array: pa.Array) -> int:
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
     """Convert stored values to a logical type: the inverse of `store`.
 
-    ``categories`` are the first categories of a dictionary type. For an ordered type, they are all
-    categories. Raise MisfitError for a value that the type cannot hold.
+    ``categories`` are the first categories of a dictionary type. For an ordered type, ``categories`` contains
+    all categories. Raise MisfitError for a value that the type cannot hold.
     """
     if array.type == type_:
         return array
@@ -312,10 +312,10 @@ def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
 
 
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
-    """Return a mask of the floats that `store` would not return for the nearest decimal.
+    """Return a mask of the floats that `store` would not produce from the nearest decimal.
 
     A decimal differs from its nearest float by at most half the distance between two adjacent floats. The
-    factor in this function is slightly larger than 0.5, because Arrow's division is inexact in the last bits.
+    factor 0.5000001 is slightly larger than 0.5, because Arrow's division is inexact in the last bits.
     """
     numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
     steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)

@@ -2,8 +2,8 @@
 
 TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, and an encoded tensor as bytes. TFDS
 stores a sequence of sequences as the values and the lengths of the inner sequences. The classes of
-``tensorflow_datasets.core.features`` define these rules. The feature specs of TensorFlow, and the schemas of
-TensorFlow Metadata, name the features that store the values and the lengths of a column.
+``tensorflow_datasets.core.features`` define the rules of TFDS. The feature specs of TensorFlow, and the
+schemas of TensorFlow Metadata, name the features that store the values and the lengths of a column.
 """
 
 import math
@@ -29,11 +29,11 @@ Integers = Literal["row_lengths", "row_splits", "row_starts", "row_limits", "val
 # The size of a dimension, or None if the size differs between rows.
 Size: TypeAlias = int | None
 
-# The largest total size, in bytes, of the values of an array of the type `pa.binary()`.
+# The maximum total size, in bytes, of the values in a `pa.binary()` array.
 _MOST_BYTES = 2**31 - 1
 
-# With "value_rowids", a row may have at most this many more sequences than values. The limit prevents hostile
-# row numbers from using up the memory.
+# With "value_rowids", a row may have at most this many more sequences than values. The limit prevents
+# malicious row numbers from exhausting the memory.
 _MOST_EMPTY = 2**20
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ class StoredForm:
     Attributes
     ----------
     value_type : pyarrow.DataType
-        The type of the values of a tensor. For class labels with names, the type of the class numbers.
+        The type of the values in a tensor. For class labels with names, the type of the class numbers.
     shape : tuple of (int or None)
         The shape of a tensor. A scalar has an empty shape.
     lengths : tuple of (int or None)
@@ -72,18 +72,20 @@ class StoredForm:
         How a feature stores a tensor: as a list of values ("none"), as the bytes of the values in C order
         ("bytes"), or as these bytes compressed with zlib ("zlib").
     is_optional : bool
-        If True, a record may lack the features of the column, so that the value of the column is null.
+        If ``is_optional`` is True, a record may lack the features of the column, and the column's value is
+        then null.
     categories : pyarrow.Array, optional
-        If the stored values are class numbers, the class names. The class number -1 means null. If
-        `value_type` is a string type, the first categories of the column.
+        The class names, if the stored values are class numbers. The class number -1 means null. If
+        `value_type` is a string type, ``categories`` contains the first categories of the column.
     spellings : tuple of (str, str), optional
         The texts that stand for False and for True in a feature of bytes.
     value_feature : str, optional
-        The name of the feature that stores the values. If None, the feature's name is derived from the name
-        of the column.
+        The name of the feature that stores the values. If ``value_feature`` is None, the feature's name is
+        derived from the name of the column.
     partitions : tuple of (RowPartition or None)
         For each of `lengths` except the first, the feature that divides the values into sequences, or None if
-        all sequences have the same length. If the tuple is empty, the features have the names that TFDS uses.
+        all sequences have the same length. If ``partitions`` is empty, the features have the names that TFDS
+        uses.
     """
 
     value_type: pa.DataType
@@ -149,11 +151,11 @@ class StoredForm:
 
     @property
     def depth(self) -> int:
-        """The number of levels of lists in the column."""
+        """The number of nested list levels in the column."""
         return len(self.lengths) + len(self.shape)
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        """Return the features that store the column ``name``, as the kernel's columns."""
+        """Return the features that store the column ``name``, as `Column` objects for the kernel."""
         name = self.value_feature or name
         if self._stores_shapes:
             return (*self._features(f"{name}/value", "bytes"), *self._features(f"{name}/shape", "int64", 1))
@@ -174,7 +176,7 @@ class StoredForm:
     def load(self, arrays: Sequence[pa.Array]) -> pa.Array:
         """Convert the decoded values of the features in `columns` to the values of the column.
 
-        Raise MisfitError, with the row, for a value that contradicts this description of the column.
+        Raise MisfitError, with the row, for a value that contradicts this `StoredForm`.
         """
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
         if (has_empty and not self.is_optional) or not arrays[
@@ -188,7 +190,7 @@ class StoredForm:
         try:
             found = self._load([array.filter(is_valid) for array in arrays])
         except MisfitError as error:
-            row = int(np.flatnonzero(present)[error.row])  # the index among all rows
+            row = int(np.flatnonzero(present)[error.row])  # the row's index among all rows
             raise MisfitError(row, error.problem, error.advice) from None
         return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
@@ -322,7 +324,8 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
     if integers == "row_lengths":
         return numbers, counts
     edges = _edges(counts)
-    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only of rows with integers
+    # Only rows with integers have a first and a last integer.
+    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1
     if integers == "value_rowids":
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
         steps = np.diff(numbers, prepend=0)
@@ -336,7 +339,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
         _check(found <= per_row + _MOST_EMPTY, lambda row: f"there are {found[row]:,} sequences")
         ids = numbers + np.repeat(_edges(found)[:-1], counts)
         return np.bincount(ids, minlength=found.sum()), found
-    if integers != "row_limits":  # the first integer is the start of the first sequence
+    if integers != "row_limits":  # the first integer of a row is the start of the row's first sequence
         begins = np.zeros(len(counts), np.int64)
         begins[counts > 0] = numbers[first]
         _check(begins == 0, lambda row: f"the first sequence begins at {begins[row]} instead of 0")
@@ -366,7 +369,7 @@ def _nested(values: pa.Array, counts: _Ints, sizes: Sequence[Size]) -> pa.Array:
     """Convert values in C order to nested lists.
 
     ``counts`` is the number of values in each row. ``sizes`` are the sizes of the lists, from the outermost
-    list to the innermost. At most one size may be None.
+    list to the innermost. At most one of ``sizes`` may be None.
     """
     known = math.prod(size for size in sizes if size is not None)
     free = counts // max(1, known) if None in sizes else np.ones(len(counts), np.int64)
@@ -392,7 +395,8 @@ def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
     None.
 
     All decompressed values together may have at most 2 GiB, so that hostile records cannot use up the memory.
-    A loop is needed, because no library decompresses an array of zlib streams in one call.
+    The values are decompressed in a loop, because no library decompresses an array of zlib streams in one
+    call.
     """
     found: list[bytes] = []
     left = _MOST_BYTES

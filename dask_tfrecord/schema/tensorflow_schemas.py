@@ -1,9 +1,10 @@
 """Convert schemas of TensorFlow Metadata and feature specs of TensorFlow to columns.
 
 The file ``schema.proto`` of TensorFlow Metadata defines what a schema contains. Schema files have protobuf's
-text format (https://protobuf.dev/reference/protobuf/textformat-spec/). A feature spec is the argument of
-``tf.io.parse_example``. The shapes of the columns follow the tensor representations that TFX derives from a
-schema. This module imports neither TensorFlow nor TensorFlow Metadata, and recognises their classes by name.
+text format (https://protobuf.dev/reference/protobuf/textformat-spec/). Feature specs describe the features
+that ``tf.io.parse_example`` parses. The shapes of the columns follow the tensor representations that TFX
+derives from a schema. This module imports neither TensorFlow nor TensorFlow Metadata, and recognises their
+classes by name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ def is_message(value: object) -> bool:
 
 
 def metadata_schema(text: str) -> Schema:
-    """Return the columns that a schema of TensorFlow Metadata in protobuf's text format describes.
+    """Return the columns that a TensorFlow Metadata schema in protobuf's text format describes.
 
     Raise SchemaError if the text is not a schema of TensorFlow Metadata, or if no column can represent a
     feature.
@@ -178,7 +179,7 @@ def _integer_type(item: Message) -> pa.DataType:
     if item.HasField("time_domain"):
         return TIMES.get(enum_name(item.time_domain, "integer_format"), pa.int64())
     bounds = item.int_domain.min, item.int_domain.max
-    return _NARROW.get(bounds, pa.int64())  # any other bounds restrict the values without defining a type
+    return _NARROW.get(bounds, pa.int64())  # bounds that match no type only restrict the values
 
 
 def _bytes_values(name: str, item: Message, schema: Message) -> _Values:

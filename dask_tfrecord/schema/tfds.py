@@ -1,8 +1,8 @@
 """Convert the ``features.json`` of TensorFlow Datasets (TFDS) to columns.
 
-The file describes a tree of features. Each leaf becomes a column, whose name is the path to the leaf, such as
-``objects/bbox``. ``feature.proto`` and the classes of ``tensorflow_datasets.core.features`` define the
-format. The file names Python classes, but this module imports no class.
+``features.json`` describes a tree of features. Each leaf becomes a column, whose name is the path to the
+leaf, such as ``objects/bbox``. ``feature.proto`` and the classes of ``tensorflow_datasets.core.features``
+define the format. ``features.json`` names Python classes, but this module imports none of these classes.
 """
 
 import json
@@ -17,7 +17,7 @@ import pyarrow as pa
 from dask_tfrecord.errors import Remedy, SchemaError, warn_caller
 from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
 
-# The file that describes the splits, and the file that describes the columns.
+# The names of two files: the first file describes the splits, the second file describes the columns.
 INFO, FEATURES = "dataset_info.json", "features.json"
 
 # The suffix of a file that lists the class names of a label.
@@ -44,8 +44,9 @@ _TYPES = {
 
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
-# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. This dict maps the name of
-# a class or message, without the suffix "Feature", to the key of the feature's content in newer files.
+# Before version 4.4, TFDS stored the name of a feature's class, and sometimes the name of the feature's
+# message. This dict maps the name of a class or message, without the suffix "Feature", to the key of the
+# feature's content in files of TFDS 4.4 or newer.
 _KEYS = {
     "FeaturesDict": "featuresDict",
     "Tensor": "tensor",
@@ -76,7 +77,7 @@ class DescribedColumns(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A leaf of the tree of features.
+    """A leaf in the feature tree of ``features.json``.
 
     ``path`` contains the names from the root to the leaf. ``form`` is None if the class or the dtype of the
     feature is unknown. ``classes`` is the number of classes of a class label.
@@ -150,7 +151,8 @@ def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if "content" not in node:
         key = next((key for key in node if key in _KEYS.values()), "")
         return key, node.get(key) or {}
-    # Files of TFDS before 4.4 name the class of a feature, and sometimes its protobuf message.
+    # Before version 4.4, TFDS stored the name of a feature's class, and sometimes the name of the feature's
+    # protobuf message.
     message = str(node.get("proto_cls") or "").rpartition(".")[2]
     names = (name.removesuffix("Feature") for name in (message, _class_of(node)))
     key = next((_KEYS[name] for name in names if name in _KEYS), "")
@@ -186,7 +188,7 @@ def described_columns(
     """Return the columns that the TFDS files of a directory describe, or None if they describe no columns.
 
     ``read`` returns the content of a file in the directory, or raises FileNotFoundError. ``is_requested``
-    gets a column name, and returns False if the class names of this column are not needed. Raise SchemaError
+    takes a column name, and returns False if the class names of this column are not needed. Raise SchemaError
     if a file is not valid, or if ``features.json`` describes two features with one name. Warn if a file of
     class names does not contain exactly one distinct name for each class.
     """
@@ -196,7 +198,8 @@ def described_columns(
             raise ValueError("not a JSON object")
         found = list(leaves(tree))
         for leaf in found:
-            _ = leaf.form and leaf.form.type  # raises if Arrow cannot represent a size
+            # Computing the type raises an error if Arrow cannot represent a size.
+            _ = leaf.form and leaf.form.type
     except FileNotFoundError:
         return None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -225,8 +228,8 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
         problem = f"{name} is not valid UTF-8: {error}"
         remedy = Remedy("labels", "codes", "read the numbers of the classes")
         raise SchemaError(problem, remedy, feature=leaf.name) from None
-    # TFDS strips white space from the names, and drops empty names. Each dropped name changes the
-    # indices of all later classes.
+    # TFDS strips white space from class names, and drops empty names. Each dropped name shifts the indices of
+    # all later classes.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):
         return pa.array(names, pa.string())

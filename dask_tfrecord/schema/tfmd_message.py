@@ -1,15 +1,15 @@
 """Parse a schema of TensorFlow Metadata in protobuf's text format.
 
-The message classes are created at run time, with only the fields that `tensorflow_schemas` reads. Therefore
-the package tensorflow-metadata is not needed. protobuf is imported only when a text is parsed.
+The message classes are created at run time, with only the fields that `tensorflow_schemas` reads. The package
+tensorflow-metadata is not needed, and protobuf is imported only when a text is parsed.
 """
 
 from functools import cache
 from typing import Any
 
-# Maps each message to the fields that the parser reads. A star marks a repeated field. The parser skips all
-# other fields. In a text, the map tensor_representation_group looks like a repeated message with a key and a
-# value.
+# Maps each protobuf message to the fields that the parser reads. A star marks a repeated field. The parser
+# skips all fields that are not in this dict. In protobuf's text format, the map tensor_representation_group
+# looks like a repeated message with a key and a value.
 _MESSAGES = {
     "Schema": "feature:Feature* string_domain:StringDomain* tensor_representation_group:Group*",
     "Feature": "name:string deprecated:bool type:FeatureType lifecycle_stage:LifecycleStage "
@@ -42,7 +42,7 @@ _ENUMS = {
     "IntegerTimeFormat": "FORMAT_UNKNOWN=0 UNIX_SECONDS=1 UNIX_MILLISECONDS=2 UNIX_MICROSECONDS=3 "
     "UNIX_NANOSECONDS=4 UNIX_DAYS=5",
 }
-# Maps protobuf's types to their codes in a FieldDescriptorProto.
+# Maps each protobuf type to the type's code in a FieldDescriptorProto.
 _SCALARS = {"double": 1, "int64": 3, "bool": 8, "string": 9}
 _MESSAGE, _ENUM = 11, 14
 _OPTIONAL, _REPEATED = 1, 3
@@ -51,7 +51,7 @@ _PACKAGE = "dask_tfrecord.tfmd"
 
 
 def parse(text: str) -> Any:
-    """Parse the text of a schema to a message with the fields in `_MESSAGES`.
+    """Parse the text of a schema into a message with the fields in `_MESSAGES`.
 
     Raise ImportError if protobuf is not installed. Raise ValueError, with the line, for an invalid text.
     """

@@ -1,9 +1,9 @@
 """Define the command `dask-tfrecord`, which is also available as `dask tfrecord`. The module of a subcommand
 is imported only when the subcommand is used.
 
-Dask imports this module each time its own command line starts, for example when it starts a worker. Therefore
-`pyproject.toml` installs this folder as a separate package: importing a module of the package `dask_tfrecord`
-would import pandas, pyarrow and `dask.dataframe`.
+Dask imports this module each time its own command line starts, for example when it starts a worker.
+`pyproject.toml` installs this folder as a separate package, because importing any module of the package
+`dask_tfrecord` would import pandas, pyarrow and `dask.dataframe`.
 """
 
 import importlib
@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-# Maps each subcommand, in the order of the help text, to its module and the first line of its help text.
+# Maps each subcommand to a module and to the first line of the subcommand's help text. The help text of
+# `dask-tfrecord` lists the subcommands in this order.
 COMMANDS = {
     "describe": ("show", "Describe a dataset: files, rows, codec, columns, version and first rows."),
     "head": ("show", "Print the first rows."),
@@ -37,7 +38,7 @@ COMMANDS = {
     "serve": ("convert", "Serve the rows to other processes as Arrow streams."),
 }
 
-# Maps the names of commands of other tools to the subcommands.
+# Maps command names of other tools to the subcommands that an error message suggests.
 _OTHER_NAMES = {
     **dict.fromkeys(("info", "inspect", "ls", "show", "stats"), "describe"),
     **dict.fromkeys(("index", "register"), "add-snapshot"),
@@ -49,7 +50,7 @@ _OTHER_NAMES = {
     "vacuum": "expire",
 }
 
-_INTERRUPTED = 130  # the exit code of a shell for a program that SIGINT ended
+_INTERRUPTED = 130  # the exit code that a shell reports for a program ended by SIGINT
 
 
 class LazyGroup(click.Group):
@@ -92,7 +93,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            from dask_tfrecord.cli.failures import one_line_errors  # this import loads the whole package
+            # Import late, because this module loads the whole package.
+            from dask_tfrecord.cli.failures import one_line_errors
 
             with _printable_errors(), one_line_errors(ctx):
                 return super().invoke(ctx)
@@ -107,7 +109,8 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        from dask_tfrecord.cli.failures import printable  # this import loads the whole package
+        # Import late, because this module loads the whole package.
+        from dask_tfrecord.cli.failures import printable
 
         text = printable(" ".join(error.format_message().split()))
         if isinstance(error, click.UsageError):
@@ -127,10 +130,10 @@ def _printable_errors() -> Iterator[None]:
 def main(ctx: click.Context, traceback: bool) -> None:
     """Look at, check and convert TFRecord datasets.
 
-    PATH is a directory, a file or a glob, on every filesystem that fsspec knows, such as s3://bucket/train.
+    PATH is a directory, a file or a glob on any filesystem that fsspec supports, such as s3://bucket/train.
     """
     ctx.meta["dask_tfrecord.traceback"] = traceback
     if traceback:
         logger = logging.getLogger("dask_tfrecord")
         ctx.call_on_close(partial(logger.setLevel, logger.level))
-        logger.setLevel(logging.DEBUG)  # then errors keep their frames
+        logger.setLevel(logging.DEBUG)  # at the level DEBUG, errors keep their traceback

@@ -1,6 +1,6 @@
 """Find out where the columns of a Dask collection come from, and which files the collection reads.
 
-This module also checks the objects that Dask converts to text.
+This module checks the objects that Dask converts to text.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ _VALUE_PRESERVING = (
     ClearDivisions,
 )
 
-# Maps the label of a column or index level in an expression to the name of the column in the records.
+# Maps the label of a column or an index level to the name of the column in the records.
 Names = Mapping[Hashable, str]
 
 
@@ -80,7 +80,7 @@ def _read_schemas(ddf: DataFrame) -> list[Schema]:
 
 
 def nested_record_type(ddf: DataFrame) -> RecordType:
-    """Return "sequence_example" if a column has the name of a column that was read as lists of lists."""
+    """Return "sequence_example" if a column is named like a column that was read as lists of lists."""
     schemas = _read_schemas(ddf)
     nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
@@ -114,8 +114,8 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
 def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of unchanged columns whose dtype no longer determines the Arrow type.
 
-    Such columns contain large strings that Dask converted (dataframe.convert-string), or objects from Parquet
-    files, if the Arrow type does not depend on the values of the objects.
+    Two kinds of columns are returned: large strings that Dask converted (dataframe.convert-string), and
+    object columns from Parquet files whose Arrow type does not depend on the values of the objects.
     """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
@@ -156,9 +156,9 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the first expression, from ``expr`` downwards, that is not ``preserving``.
+    """Return the first expression, from ``expr`` downwards, that is neither ``preserving`` nor an `Assign`.
 
-    Return None if an `Assign` above this expression sets the column.
+    Return None if an `Assign` on the way down sets the column.
     """
     while True:
         if isinstance(expr, Assign):
@@ -177,8 +177,8 @@ def _dtype(source: Expr, name: str) -> Any:
 def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
-    An overwrite removes the old files after all rows are written, so the new dataset would be correct. But if
-    a worker is lost, Dask repeats the tasks of the worker, even after the commit. A repeated task would not
+    An overwrite removes the old files after all rows are written, so the new dataset would be correct. If a
+    worker is lost, Dask repeats the tasks of that worker, even after the commit. A repeated task would not
     find its input files, and the write would fail although it is committed. Reads of other formats need no
     check, because an overwrite refuses directories that contain anything but TFRecord files.
     """
@@ -193,7 +193,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of the files that a plan reads, if plan and store share the filesystem type."""
+    """Yield the real paths of a plan's files, if plan and store use filesystems of the same type."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -202,7 +202,9 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """Return a store on the filesystem that an fsspec cache reads from, or else on the same filesystem."""
+    """If the store's filesystem is an fsspec cache, return a store on the cached filesystem, else an equal
+    store.
+    """
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner
@@ -227,8 +229,8 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
     """Return the collection with a check that Dask converts no objects other than strings to text.
 
     Objects that the graph contains are checked immediately. Objects that a task loads are checked in that
-    task. Text that a previous computation, such as persist(), has created is not checked. ``names`` contains
-    the columns and index levels of text.
+    task. Text that a previous computation, such as persist(), has created is not checked. ``names`` maps the
+    labels of text columns and text index levels to column names.
     """
     expr = ddf.expr
     conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
@@ -259,7 +261,7 @@ def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, 
 def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
     """Translate the labels of columns in an expression to their labels in a child of the expression."""
     if isinstance(expr, Filter) and child._name != expr.frame._name:
-        return {}  # the labels of a filter are not labels of its mask
+        return {}  # the column labels of a filter do not apply to the filter's mask
     columns, levels = _labels(child)
     if isinstance(expr, RenameFrame | AddPrefix | RenameSeries | ToFrame):
         pairs = zip(_labels(expr)[0], columns, strict=False)
@@ -280,11 +282,11 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of the columns and of the index levels, or two empty lists without a meta."""
+    """Return the labels of the columns and of the index levels, or two empty lists if there is no meta."""
     try:
         meta = expr._meta
-    # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's class of the expression
-    # then either lacks the attribute (AttributeError) or leaves it abstract (NotImplementedError).
+    # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's classes without a meta
+    # either lack the attribute `_meta` (AttributeError) or leave it abstract (NotImplementedError).
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

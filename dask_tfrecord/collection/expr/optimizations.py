@@ -5,7 +5,8 @@ expression graph.
 
 - Column projection is always legal. Dask projects the columns (`_absorb_projections`), so that only columns
   that the computation needs are decoded.
-- Selecting partitions (head, tail, partitions) is always legal. Dask's class `PartitionsFiltered` does this.
+- Selecting partitions (head, tail, partitions) is always legal. Dask's class `PartitionsFiltered` implements
+  the selection.
 - Counting rows without reading is legal if the snapshot contains the counts and no file has changed.
   Otherwise records are counted without decoding (`ReadTFRecord._count`).
 - Predicate pruning is legal if every path from the read ends in a filter and is computed row by row. The
@@ -16,10 +17,10 @@ expression graph.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
 
-The module uses private names of Dask, checked on 2025.5.1 to 2026.8: the expression classes imported below,
-`_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of a pass. The mapping
-`dependents` maps the name of each expression to weak references to the expression's consumers. A consumer of
-an expression is computed from the expression.
+The module uses these private names of Dask, which were checked with Dask 2025.5.1 to 2026.8: the expression
+classes imported below, `_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of
+a pass. The mapping `dependents` maps the name of each expression to weak references to the expression's
+consumers. A consumer of an expression is computed from the expression.
 """
 
 from collections.abc import Mapping
@@ -77,8 +78,8 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
     """Translate a mask to a predicate. A part of the mask that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    # If the translation raises one of these errors, pandas may compare the values in the mask by rules that
-    # differ from those of a predicate.
+    # An error in the translation means that pandas may compare the values in the mask by other rules than a
+    # predicate does.
     except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 
@@ -109,7 +110,7 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
     if isinstance(mask, IsNa | NotNull):
         is_null = predicates.IsNull(_column(mask.frame, read_type).name)
         return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
-    # Any other mask must be a boolean column.
+    # A mask that is not handled above must be a boolean column.
     return predicates.compare_in_pandas(_column(mask, read_type), "==", True)
 
 
@@ -128,27 +129,27 @@ def _column(expr: Any, read_type: type[Any]) -> Field:
     return column
 
 
-# The smallest number of tasks that remain after partitions are fused. A task reads complete files even for a
-# few columns, so there must be enough tasks for all cores.
+# Fusing partitions never reduces the number of tasks below this limit. Even for a few columns, a task must
+# read complete files, so fusing must leave enough tasks for all cores.
 MIN_FUSED_TASKS = 64
 
 # Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
 _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
-# The key under which the mapping `dependents` stores the cached decisions. No Dask expression has this name.
+# The key of the cached decisions in the mapping `dependents`. No Dask expression has this key as its name.
 _DECISIONS = "dask_tfrecord-decisions"
 
-# Maps the name of each expression to the expression's consumers, which are keyed by their names.
+# Maps the name of each expression to the expression's consumers, keyed by the consumers' names.
 Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 
 
 class Decision(NamedTuple):
     """The rewrites of a read that are legal in one pass of the optimizer.
 
-    ``predicate`` is None if the consumers need all rows. Otherwise, the predicate is true for every row that
-    a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
-    ``skips_rows`` is True if the read may leave out single rows for which the predicate is false, because no
-    other read returns the same rows.
+    ``predicate`` is None if the consumers need all rows. If ``predicate`` is not None, it is true for every
+    row that a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of
+    partitions. ``skips_rows`` is True if the read may leave out single rows for which the predicate is false,
+    because no other read returns the same rows.
     """
 
     predicate: Predicate | None
@@ -247,7 +248,7 @@ def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
         return False  # ResetIndex counts the rows of each partition separately
     inputs = [child for child in expr.dependencies() if child.ndim]
     if len(inputs) > 1 and any(isinstance(below, Filter) for child in inputs for below in child.walk()):
-        return False  # Dask may align filtered rows by label, and fused partitions repeat labels
+        return False  # Dask may align filtered rows by index label, but fused partitions repeat labels
     return all(_is_rowwise_of(child, read) for child in expr.dependencies())
 
 
@@ -261,10 +262,10 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """Return a predicate that is true for every row that at least one filter keeps.
+    """Return a predicate that is true for every row that one or more filters keep.
 
-    Return None if some rows are not filtered, or if the predicate can exclude no files. All reads of the same
-    rows get the same predicate, so that all of these reads keep the same rows.
+    Return None if some rows are not filtered, or if the predicate can exclude no files. Reads of the same
+    rows all get the same predicate, so that they keep the same rows.
     """
     filters = _final_filters(read, consumers)
     if not filters:
@@ -276,7 +277,8 @@ def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
-    """Return the filters that end all row-by-row paths from a read, and from other reads of the same rows.
+    """Return the filters at the ends of all row-by-row paths from a read and from other reads of the same
+    rows.
 
     Return None if a path does not end in a filter, or if a filter also uses rows of another input.
     """
@@ -319,7 +321,7 @@ def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
 
 
 def _reads_same_rows(one: Expr, other: Expr) -> bool:
-    """Return True if two reads return the same rows of one dataset, maybe with different columns."""
+    """Return True if two reads return the same rows of one dataset, possibly with different columns."""
     return bool(
         tokenize(one.dataset) == tokenize(other.dataset)
         and one.operand("_partitions") == other.operand("_partitions")

@@ -1,6 +1,6 @@
 """Define the expression and the tasks of a read.
 
-The module `optimizations` decides how the optimizer may change this expression.
+The module `optimizations` decides how the optimizer may change the read expression.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,8 +48,8 @@ def read(
 ) -> DataFrame:
     """Create the Dask collection that reads a dataset.
 
-    ``dtypes`` maps columns to dtype names, as in `to_pandas`. All other columns are Arrow-backed. ``index``
-    contains a pair (column name, level name) for each index level.
+    ``dtypes`` maps columns to dtype names, as in `to_pandas`. Columns that are not in ``dtypes`` are
+    Arrow-backed. ``index`` contains a pair (column name, level name) for each index level.
     """
     return new_collection(
         ReadTFRecord(dataset, columns, dtypes=dtypes, index=index, known_divisions=divisions)
@@ -81,7 +81,7 @@ def read_key(
     is_sorted: bool,
     columns_name: str | None,
 ) -> pd.DataFrame:
-    """Read all partitions of one key of a dataset as one DataFrame."""
+    """Read all partitions that belong to one key into a single DataFrame."""
     frame = read_each(read_partition, partitions, dtypes, index, is_sorted, columns_name)
     return frame if index else frame.reset_index(drop=True)
 
@@ -93,7 +93,7 @@ def read_each(read: Callable[..., pd.DataFrame], parts: Sequence[Any], *argument
 
 
 class Reader:
-    """Read partitions in the tasks of a read. The arguments of a call are indices of partitions."""
+    """Read partitions in the tasks of a read. Call the object with the indices of the partitions to read."""
 
     def __init__(self, read: "ReadTFRecord") -> None:
         self._token = read._name
@@ -114,7 +114,9 @@ class Reader:
         return frame
 
     def call(self, *indices: int) -> tuple[Any, ...]:
-        """Return a function and its arguments. The function reads the rows, and needs no read plan."""
+        """Return a function that reads the rows, and the arguments of the function. The function needs no
+        read plan.
+        """
         function = read_partition if self._plan.keys is None else read_key
         parts = [*map(self._part, indices)]
         if len(parts) == 1:
@@ -141,7 +143,7 @@ class Reader:
 
 
 class ReadTask(Task):
-    """A task of a read, which stores the indices of partitions instead of the partitions.
+    """A read task that stores the indices of partitions instead of the partitions.
 
     A graph may contain very many tasks. While a graph is built, Python's garbage collector repeatedly visits
     all objects in the graph except numbers. A pickled task contains its partitions instead of the read plan,
@@ -154,7 +156,7 @@ class ReadTask(Task):
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
-# A read plan, the indices of the partitions that each task reads, and the partitions that each task reads.
+# A tuple of a read plan, the indices of each task's partitions, and each task's partitions.
 PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 
 
@@ -239,13 +241,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The indices of the selected partitions. Every task needs one, and Dask's property is slower."""
+        """The indices of the selected partitions. Every task needs an index, but Dask's property is slow."""
         selected: Sequence[int] | None = self.operand("_partitions")
         return range(len(self._divisions()) - 1) if selected is None else selected
 
     @cached_property
     def npartitions(self) -> int:
-        """The number of selected partitions. Every task needs the number, and Dask's property is slower."""
+        """The number of selected partitions. Every task needs the number, but Dask's property is slow."""
         return len(self._partitions)
 
     def _task(self, name: Key, index: int) -> Task:
@@ -331,7 +333,9 @@ class FusedReads(FusedIO):
 
     @cached_property
     def _fusion_buckets(self) -> list[Sequence[int]]:
-        """The partitions of each task. Without this cache, Dask would divide all partitions for each task."""
+        """The partitions that each task reads. Without this cache, Dask would divide all partitions for each
+        task.
+        """
         buckets: list[Sequence[int]] = super()._fusion_buckets
         return buckets
 

@@ -47,7 +47,7 @@ def write_partition(
     count: int,
     route: Route | None,
 ) -> Report:
-    """Write the files of a partition. For a shuffle, write a spill file instead, which later tasks read."""
+    """Write the files of a partition. For a shuffle, write a spill file for later tasks instead."""
     try:
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
             lossy = run.options.lossy
@@ -69,7 +69,7 @@ def list_spills(reports: list[Report]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
 ) -> Report:
-    """Read the spilled rows of a group, and spill these rows again for each partition of the group."""
+    """Read the spilled rows of a group of partitions, and spill them again for each partition."""
     try:
         written = regroup(run, spills, group, shuffle, route)
         index, count = group * route.chunks + chunk, route.groups * route.chunks
@@ -119,7 +119,7 @@ def commit_files(run: WriteRun, operation: Operation, reports: list[Report]) -> 
 
 
 class _Step(Expr):
-    """A step of a write, which needs all columns of its input and returns no pandas objects."""
+    """Base class of the steps of a write, which need all input columns and return no pandas objects."""
 
     @property
     def _meta(self) -> None:
@@ -135,7 +135,9 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """A complete write, before Dask lowers it to steps. Its only partition computes to the `Commit`."""
+    """A complete write, before Dask lowers it to steps. The expression has one partition, whose result is the
+    `Commit`.
+    """
 
     _parameters: ClassVar = ["frame", "run", "operation", "write_index", "shuffle"]
 
@@ -151,7 +153,7 @@ class WriteTFRecord(_Step):
 class WritePartitions(_Step, Blockwise):
     """The step that writes each partition of a collection, or spills the rows of each partition.
 
-    The number of partitions may change when the input is lowered.
+    The number of partitions may change when Dask lowers the input.
     """
 
     _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
@@ -175,7 +177,7 @@ class WritePartitions(_Step, Blockwise):
 
 
 class WriteShuffled(_Step):
-    """The step that writes each shuffled partition from all spill files."""
+    """The step that regroups the spill files if necessary, and writes each shuffled partition."""
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
 
@@ -269,7 +271,7 @@ class CollectionRows:
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
         names = rounded_in_frame(self._ddf._meta, records, write_index=bool(levels))
-        # Values that were read from the same type are not rounded again.
+        # If a column was read with the type that is written, the values are not rounded again.
         read_types = lineage.read_types(self._ddf, names)
         return [name for name in names if read_types.get(name) != records.arrow.field(name).type]
 
@@ -285,6 +287,6 @@ class CollectionRows:
     ) -> Any:
         ddf = self._ddf if splits is None else assign_splits(self._ddf, splits)
         if shuffle is None and npartitions != ddf.npartitions:
-            # Known divisions would restrict the possible numbers of partitions.
+            # With known divisions, Dask could not repartition to every number of partitions.
             ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
         return new_collection(WriteTFRecord(ddf.expr, run, operation, write_index, shuffle))

@@ -16,11 +16,11 @@ from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
-# The function of pandas that creates a DataFrame from arrays without copying them. Only pandas 3 has this
-# function. The type stubs of pandas do not declare the function.
+# The pandas function that creates a DataFrame from arrays without copying the arrays. Only pandas 3 has
+# `create_dataframe_from_blocks`, which the type stubs of pandas do not declare.
 _from_blocks: Any = getattr(getattr(pd.api, "internals", None), "create_dataframe_from_blocks", None)
 
-# The integer that NumPy interprets as NaT in every unit. In Arrow, this integer is a valid time or duration.
+# The integer that NumPy interprets as NaT in every unit. In Arrow, -(2**63) is a valid time or duration.
 _NAT = -(2**63)
 
 # With this dtype name, `to_pandas` converts a column to the NumPy dtype for its Arrow type.
@@ -37,18 +37,19 @@ def to_pandas(
 ) -> pd.DataFrame:
     """Convert an Arrow table to a DataFrame of Arrow-backed columns. Dictionary columns become categoricals.
 
-    ``schema`` lists the columns of the table in the same order. ``row_ranges`` are the ranges of integers in
-    the index, as pairs of a start and an exclusive stop. By default, the index counts from 0. ``dtypes`` maps
-    columns that are not to be Arrow-backed to dtype names, which `dtype_name` returns. For a column in
-    `numpy_names`, the name may also be `NUMPY`, which selects the NumPy dtype.
+    ``schema`` lists the columns of the table, in the order of the table. ``row_ranges`` contains the ranges
+    of integers that form the index, as pairs of a start and an exclusive stop. Without ``row_ranges``, the
+    index counts from 0. ``dtypes`` maps each column that is not Arrow-backed to a dtype name that
+    `dtype_name` returned. For a column in `numpy_names`, the dtype name may be `NUMPY`, which selects the
+    NumPy dtype.
 
     Raise SchemaError if a column with a NumPy dtype contains a null that the dtype cannot hold, or a value
     that NumPy interprets as NaT.
     """
-    if not table.num_rows:  # a table without chunks has no dictionary with categories
+    if not table.num_rows:  # a table without chunks contains no dictionaries, and so no categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
-    arrays: dict[str, Any] = {}  # the extension arrays, which pandas does not merge into blocks
+    arrays: dict[str, Any] = {}  # pandas does not merge extension arrays into blocks
     objects: dict[str, Any] = {}
     numbers: dict[str, pa.ChunkedArray] = {}
     for item, column in zip(schema.fields, table.columns, strict=True):
@@ -81,7 +82,7 @@ def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
     """Create a DataFrame from extension arrays without copying the arrays.
 
     With many columns, `_from_blocks` is several times as fast as the constructor of DataFrame. The
-    constructor is more than twice as fast as ``table.to_pandas()``.
+    constructor of DataFrame is more than twice as fast as ``table.to_pandas()``.
     """
     if _from_blocks is None or not columns:
         return pd.DataFrame(columns, index, copy=False)
@@ -94,7 +95,7 @@ def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
 def with_index(
     frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Return a DataFrame with some of its columns as the index.
+    """Turn some columns of a DataFrame into the index.
 
     ``levels`` contains a pair (column name, level name) for each index level. If ``is_sorted`` is True, sort
     the rows by the index.
@@ -121,7 +122,7 @@ def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.Da
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, dtypes=dtypes)
     known = {item.name for item in schema.fields if item.categories is not None and item.has_all_categories}
     unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
-    if not unknown:  # with many columns, clearing takes about as long as all code above
+    if not unknown:  # with many columns, clearing categories takes about as long as all code above
         return meta
     cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
     return cleared
@@ -130,8 +131,8 @@ def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.Da
 def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
     """Return the names of the columns whose values NumPy dtypes can hold.
 
-    Integers and bools of NumPy cannot be null, so columns of these types are only included if they are in
-    ``non_null``.
+    NumPy integers and bools cannot be null, so integer and bool columns are included only if ``non_null``
+    contains them.
     """
     columns = (one for item in schema.fields for one in item.family)
     return [one.name for one in columns if _fits_numpy(one.type, one.name in non_null)]
@@ -140,7 +141,7 @@ def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
 def nullable_dtypes(schema: Schema) -> dict[str, str]:
     """Map each column to the name of its nullable pandas dtype, or to `NUMPY` if only a NumPy dtype exists.
 
-    Columns that have neither dtype are left out.
+    Columns with neither a nullable pandas dtype nor a NumPy dtype are left out.
     """
     dtypes = {item.name: nullable_dtype_of(item.type) for item in schema.fields}
     dtypes |= {name: NUMPY for name in numpy_names(schema, schema.names) if not dtypes.get(name)}
@@ -162,18 +163,18 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
-    """Return True if Arrow can convert lists of this type to NumPy arrays."""
-    # Which list types Arrow converts depends on Arrow's version. Arrow cannot say in advance which types it
-    # converts, so try the conversion.
+    """Return True if Arrow can convert lists of type ``type_`` to NumPy arrays."""
+    # The list types that Arrow can convert depend on Arrow's version. Arrow does not report in advance
+    # whether it can convert a type, so try the conversion.
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:  # how Arrow reports that it cannot convert lists of this type
+    except pa.ArrowNotImplementedError:  # Arrow cannot convert lists of this type
         return False
     return True
 
 
 def _check_no_null(column: pa.ChunkedArray, name: str) -> None:
-    """Raise if an integer or boolean column contains a null, because NumPy cannot hold the null."""
+    """Raise if an integer or boolean column contains a null, which NumPy cannot represent."""
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
         raise SchemaError(
             f"the value is null, which NumPy's {column.type} cannot hold",
@@ -202,8 +203,8 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 def _object_array(column: pa.ChunkedArray) -> Any:
     """Convert a column to an object array, in which lists are NumPy arrays. Nulls become None.
 
-    Nulls are removed before the conversion, because a null fixed-size list, whose values are null in Arrow,
-    would turn integers into floats.
+    Nulls are removed before the conversion, because the null values inside a null fixed-size list would turn
+    integers into floats.
     """
     objects = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
@@ -219,11 +220,11 @@ def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
     if pa.types.is_dictionary(type_):
         return _categorical(column)
     if isinstance(type_, pa.BaseExtensionType):
-        # Which types pandas knows depends on the version of pandas. pandas cannot list these types, so the
-        # dtype is tried.
+        # The Arrow types for which pandas has a dtype depend on the version of pandas. Try to create the
+        # dtype, because pandas cannot list the supported Arrow types.
         try:
             pd.ArrowDtype(type_)
-        except NotImplementedError:  # how pandas reports that it has no dtype for this extension type
+        except NotImplementedError:  # pandas has no dtype for this extension type
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 
@@ -233,16 +234,18 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column to a categorical. Empty categories get the dtype for their Arrow type."""
+    """Convert a dictionary column to a categorical. An empty set of categories gets the dtype for its Arrow
+    type.
+    """
     value_type = column.type.value_type
-    # Arrow would drop the time zone of the categories.
+    # Arrow's own conversion would drop the time zone of the categories.
     if pa.types.is_timestamp(value_type) and value_type.tz is not None:
         codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
         categories = pd.Index(pa.chunked_array([column.chunk(0).dictionary]).to_pandas())
         return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
     series: pd.Series[Any] = column.to_pandas()
     dtype = _string_dtype(value_type)
-    # If there are no strings, Arrow returns the dtype object.
+    # If a string column has no categories, Arrow returns categories of the dtype object.
     if dtype is not None and not len(series.cat.categories):
         series = series.cat.set_categories(pd.Index([], dtype=dtype))
     return series.array

@@ -1,7 +1,7 @@
 """Convert pandas partitions to Arrow tables of the planned schema, and decide which index levels are written.
 
 The Arrow type of a column comes from its dtype or from its values. A conversion changes no values, unless
-rounding of floats is allowed. The module `arrow_to_pandas` converts in the other direction.
+rounding of floats is allowed. The module `arrow_to_pandas` converts Arrow tables to pandas partitions.
 """
 
 import datetime
@@ -35,20 +35,19 @@ from dask_tfrecord.schema.logical_types import (
 )
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
-# Arrow silently drops details of objects that a type cannot hold: the nanoseconds of a pandas timestamp, the
-# fraction of a float among integers, the time zone of a datetime. Therefore the converted array is compared
-# with the objects, unless all objects are of one kind that Arrow is known to convert exactly.
+# Arrow silently drops details that a type cannot hold, such as the nanoseconds of a pandas timestamp, the
+# fraction of a float among integers, or the time zone of a datetime. The converted array is compared with the
+# objects, unless all objects are of one kind that Arrow is known to convert exactly.
 
 Objects = npt.NDArray[np.object_]
 
 # Sequence types for which Arrow cannot infer a list type.
 _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
-# Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
+# The kinds of objects, as returned by `infer_dtype`, that Arrow converts exactly to the inferred type.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Maps a kind of objects to a family of Arrow types. Arrow converts objects of the kind exactly to each type
-# of the family.
+# Maps a kind of objects to the family of Arrow types to which Arrow converts the objects exactly.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
@@ -57,8 +56,9 @@ _MIXED = "the values are of several kinds, and no single type holds all of them"
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
     """Convert an object column to an Arrow array of the given type, or of a type inferred from the objects.
 
-    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null. Raise
-    one of `CONVERSION_ERRORS` if no Arrow type can hold all objects, or if a value would change.
+    Objects that pandas considers missing become null. A NaN inside a list remains a value, and does not
+    become null. Raise one of `CONVERSION_ERRORS` if no Arrow type can hold all objects, or if a value would
+    change.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
     kind = infer_dtype(column, skipna=True)
@@ -67,7 +67,7 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
     if type_ is None:
         return _infer(values, missing)
     if is_list(type_) and kind in ("string", "bytes"):
-        raise TypeError("it is a string, not a list")  # Arrow would make a list of the string's letters
+        raise TypeError("it is a string, not a list")  # Arrow would make a list of the string's characters
     if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
         return _arrow_array(values, missing, type_)
     if is_list(type_):
@@ -84,7 +84,7 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
 
 
 def _sequences_to_lists(values: Objects) -> Objects:
-    """Replace sequences such as a Series by lists. Arrow would not check the values of a Series."""
+    """Replace sequences such as a Series by lists. Arrow does not check the values of a Series."""
     if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
         return values
     return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
@@ -102,13 +102,16 @@ def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.Data
 
 
 def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert objects to the type that Arrow infers. Use nanoseconds if the inferred unit is too coarse."""
+    """Convert objects to the type that Arrow infers. Use nanoseconds if the inferred unit is too coarse for a
+    value.
+    """
     inferred = _arrow_array(values, missing, None)
     present = values[~missing]
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
         return inferred
     finer_type = in_nanoseconds(inferred.type)
-    # For pandas, Arrow converts nanoseconds in structs to integers, so a read would return integers.
+    # When Arrow converts structs to pandas, times in nanoseconds become integers, so a read would return
+    # integers.
     if finer_type != inferred.type and not pa.types.is_struct(innermost(finer_type)):
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
@@ -129,7 +132,7 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if Python considers the converted values equal to the objects. A NaN equals a NaN.
+    """Return True if Python considers the converted values equal to the objects. NaN counts as equal to NaN.
 
     ``is_inferred`` is True if Arrow inferred the type from the objects. Lists of an inferred type need no
     comparison if Arrow converts the kind of their values exactly.
@@ -139,7 +142,7 @@ def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = Tru
         # Arrow converts some NumPy scalars to empty lists.
         if any(issubclass(kind, np.generic) for kind in kinds):
             return False
-        if np.ma.MaskedArray in kinds:  # Arrow converts even the masked values of an array
+        if np.ma.MaskedArray in kinds:  # Arrow ignores the mask of a masked array
             return False
         values = _object_array([value for value in chain.from_iterable(present) if value is not None])
         if is_inferred and _are_exact(values):
@@ -149,7 +152,7 @@ def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = Tru
         return False
     if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
         return False
-    # NumPy considers a timedelta equal to a number.
+    # NumPy considers some timedeltas equal to numbers.
     if np.timedelta64 in kinds and not pa.types.is_duration(converted.type):
         return False
     if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
@@ -176,7 +179,7 @@ def _check_family(source: pa.DataType, target: pa.DataType) -> None:
         raise TypeError(f"Python objects of type {source} never equal values of type {target}")
 
 
-# Types of objects whose text contains the complete value. The text of other objects, such as images, may
+# Types of objects whose text contains the complete value. The text of an image object, for example, may
 # consist only of a class name and an address.
 PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
 PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
@@ -276,7 +279,7 @@ def _without_large_strings(type_: pa.DataType) -> pa.DataType:
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """Return True if the type of values is unknown: for nulls, and for lists and dictionaries of nulls."""
+    """Return True for types without a known value type: null, and lists and dictionaries of null."""
     return bool(pa.types.is_null(innermost(type_)))
 
 
@@ -285,7 +288,9 @@ def is_object(dtype: Any) -> bool:
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """Return True for binary and list types, and dictionaries of these, to which text cannot be converted."""
+    """Return True for types to which text cannot be converted: binary types, lists, and dictionaries of
+    these.
+    """
     values = innermost(type_)
     return is_binary(values) or value_type(type_) != values
 
@@ -303,14 +308,16 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message. For an OverflowError, return TFRecord's integer range."""
+    """Return the first line of an error's message. For an OverflowError, return a text with TFRecord's
+    integer range.
+    """
     if isinstance(error, OverflowError):
         return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
     return str(error).partition("\n")[0]
 
 
 def holds_text(dtype: Any) -> bool:
-    """Return True if Dask may have converted objects to the text values of this dtype."""
+    """Return True if text of this dtype may come from objects that Dask converted."""
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
@@ -393,7 +400,7 @@ def to_table(
 
 def _column_arrays(frame: Any) -> dict[str, Any]:
     """Return the arrays of all columns, 20 times as fast as ``frame[name]`` for each column."""
-    names = frame.columns.tolist()  # iterating over an Index of strings would take nine times as long
+    names = frame.columns.tolist()  # iterating over an Index of strings takes nine times as long as `tolist`
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
 
@@ -418,7 +425,7 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         elif not advice:
             try:
                 type_ = type_of(column)
-                # This call raises if no feature can store the type.
+                # `Schema.from_arrow` raises if no feature can store the type.
                 Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
@@ -439,7 +446,7 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
         return _convert(dense(column), type_, lossy)
     check_dtype(column.dtype)
     if isinstance(column.dtype, pd.ArrowDtype):
-        array = column.array.__arrow_array__()  # this method is 50 times as fast as pa.array()
+        array = column.array.__arrow_array__()  # `__arrow_array__` is 50 times as fast as `pa.array`
     elif is_object(column.dtype):
         return _from_objects(column, type_, lossy)
     elif isinstance(column.dtype, pd.CategoricalDtype):
@@ -477,9 +484,9 @@ def first_misfit(
     """Return an error that names the first row that cannot be converted, and the reason.
 
     ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
-    be about a later row.
+    concern a row after the first misfit.
     """
-    messages: dict[int, str] = {}  # the errors themselves would keep all values alive
+    messages: dict[int, str] = {}  # storing the errors instead would keep all values in memory
 
     def fails(count: int) -> bool:
         try:
@@ -513,7 +520,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Convert the index levels to the first columns. By default, each column gets the name of its level."""
+    """Make the index levels the first columns. By default, each column gets the name of its level."""
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:

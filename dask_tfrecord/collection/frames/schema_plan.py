@@ -44,11 +44,12 @@ def plan_schema(
 ) -> Schema:
     """Plan the schema of a Dask collection or of a pandas DataFrame. The columns keep their order.
 
-    If ``sample`` is None, ``meta`` contains all rows. Otherwise, ``sample(names)`` yields computed partitions
-    with the named columns. ``sample`` is called only for columns whose dtype does not determine the Arrow
-    type: columns of objects or of unknown categories. Partitions are computed only until each of these
-    columns has a type. ``known`` contains the types of columns whose dtype no longer determines the type,
-    such as large strings. If ``write_index`` is True, the index levels become the first columns.
+    If ``sample`` is None, ``meta`` contains all rows. If ``sample`` is not None, ``sample(names)`` yields
+    computed partitions with the named columns. ``sample`` is called only for columns whose dtype does not
+    determine the Arrow type: columns of objects or of unknown categories. Partitions are computed only until
+    each column passed to ``sample`` has a type. ``known`` contains the types of columns whose dtype no longer
+    determines the type, such as large strings. If ``write_index`` is True, the index levels become the first
+    columns.
 
     Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
     stays unknown.
@@ -86,10 +87,10 @@ def plan_arrow_schema(
     record_type: RecordType,
     partition_on: Sequence[str],
 ) -> Schema:
-    """Plan the schema for writing a stream of Arrow data, with all columns of the stream.
+    """Plan the schema with which all columns of an Arrow stream are written.
 
-    ``categories`` contains the known categories of dictionary columns. `plan_schema` describes the other
-    parameters.
+    ``categories`` contains the known categories of dictionary columns. The docstring of `plan_schema`
+    describes the other parameters.
     """
     given = _given_types_of_columns(schema, source.names, partition_on)
     types = {item.name: canonical_type(given.get(item.name, item.type)) for item in source}
@@ -120,7 +121,9 @@ def _with_keys(
 
 
 def rounded_columns(types: Mapping[str, pa.DataType], schema: Schema) -> list[str]:
-    """Return the names of the columns that a write may round. ``types`` are the types before the write."""
+    """Return the names of the columns that a write may round. ``types`` maps each column to its type before
+    the write.
+    """
     return [item.name for item in schema.fields if item.lossy or _is_rounded(types[item.name], item.type)]
 
 
@@ -164,7 +167,8 @@ def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: GivenTypes, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """Return the columns and index levels of text for which ``schema`` sets no type, or a bytes or list type.
+    """Return the text columns and text index levels to which ``schema`` gives no type, or a bytes or list
+    type.
 
     The result maps each label in the DataFrame to the name of the column in the records.
     """
@@ -180,7 +184,9 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Return a sample function that adds the index levels. ``data`` names the columns that are no levels."""
+    """Return a function like ``sample`` that adds the index levels. ``data`` names the columns that are not
+    index levels.
+    """
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])

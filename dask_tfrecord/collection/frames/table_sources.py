@@ -40,16 +40,16 @@ from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 
 def is_records(rows: list[Any]) -> bool:
-    """Return True if all items of a list are bytes, which then stand for complete records."""
+    """Return True if a list contains only bytes, each of which stands for a complete record."""
     return all(issubclass(kind, bytes) for kind in {*map(type, rows)})
 
 
 def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
     """Convert a list of dicts to a table. The type of each column is inferred from its values.
 
-    The table contains at least the columns in ``types``, but may use different types. A key that a dict lacks
-    is null, both in rows and in the dicts of a struct column. ``title`` is the path in error messages. An
-    error about a value contains the position of the row in the list.
+    The table contains every column in ``types``, but a column's type may differ from ``types``. A key that a
+    dict lacks is null, both in rows and in the dicts of a struct column. ``title`` is the path that error
+    messages show. An error about a value contains the position of the row in the list.
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
@@ -81,7 +81,7 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
 
 
 def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
-    """Return True if a value, at any level of nesting, has nanoseconds."""
+    """Return True if a value, at any level of nesting, has a nonzero nanosecond component."""
     if in_nanoseconds(type_) == type_:
         return False
     if pa.types.is_list(type_):
@@ -106,14 +106,14 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
     return structs(made, column.is_valid(), [*fields.values()])
 
 
-# The maximum number of rows, and the approximate maximum number of bytes, that are converted together.
+# Rows are converted together in batches of at most _ROWS rows and about _BYTES bytes.
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 
 # The approximate number of rows that are sampled to estimate the size of a DataFrame.
 _SAMPLED_ROWS = 100
 
-# Maps a method name to advice: what to pass instead of an object that has a method of this name.
+# Maps a method name to advice. If an unsupported object has the method, the error contains the advice.
 _ADVICE = {
     "collect": "pass frame.collect(), or a RecordBatchReader",
     "to_dataframe": "pass bag.to_dataframe(meta=...)",
@@ -146,8 +146,8 @@ Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | S
 class PandasRows:
     """Provide the rows of a pandas DataFrame for a write without Dask.
 
-    The attribute ``kind`` is the name of the object's class, for messages. ``columns`` are the labels of the
-    columns, and ``columns_name`` is ``DataFrame.columns.name``.
+    The attribute ``kind`` is the name of the object's class, which error messages show. ``columns`` are the
+    labels of the columns, and ``columns_name`` is ``DataFrame.columns.name``.
     """
 
     npartitions = 1
@@ -255,8 +255,8 @@ class ArrowRows:
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
         """Return the categories of each column, from the first batch in which the column has categories.
 
-        The batches that were read are kept for `tables`. The search ends after 16 MiB. Columns without
-        categories in these batches are left out.
+        The batches that were read are kept for `tables`. The search ends after about 16 MiB of batches.
+        Columns without categories in the searched batches are left out.
         """
         found: dict[str, pa.Array] = {}
         size = 0
@@ -323,7 +323,8 @@ def open_source(value: Any) -> Source:
     kind = type(value)
     try:
         if hasattr(kind, "__arrow_c_stream__"):
-            if isinstance(value, pa.RecordBatchReader):  # read directly, so that errors keep their classes
+            # Use a RecordBatchReader itself, so that errors keep their classes.
+            if isinstance(value, pa.RecordBatchReader):
                 return ArrowRows(kind.__name__, value, is_of_caller=True)
             return ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
         if hasattr(kind, "__arrow_c_array__"):
@@ -352,7 +353,7 @@ def _advice(kind: type) -> str | None:
 
 
 def _without_payloads(planned: Schema) -> Schema:
-    """Return a schema of Examples. Warn if the only column looks like records that were read as bytes."""
+    """Return ``planned`` unchanged. Warn if the only column looks like records that were read as bytes."""
     if [(item.name, item.kind) for item in planned.fields] == [(PAYLOAD.name, "bytes")]:
         warn_caller(
             f"the values of {PAYLOAD.name!r}, which may be whole records, are written as a feature of "

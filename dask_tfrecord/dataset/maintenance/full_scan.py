@@ -1,7 +1,7 @@
-"""Read every file of a dataset once: to build a snapshot, to write new column files, or to report damage.
+"""Read complete files of a dataset to build a snapshot, to write new column files, or to report damage.
 
-This module writes no data files. The module reports differences between files, schema, snapshot and column
-files.
+This module writes no data files. The module reports how data files differ from the schema, the snapshot and
+the column files.
 """
 
 import logging
@@ -69,11 +69,11 @@ def with_column_files(
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
-    """Write column files for the data files at the indices ``wanted`` in the file list of a snapshot that is
-    not stored yet.
+    """Write column files for some data files of a snapshot that is not stored yet.
 
-    The ``with`` block must store the yielded snapshot, which lists the column files. If the block raises,
-    remove the column files. If ``columnar`` is None, write no column files.
+    ``wanted`` contains the indices, in the snapshot's file list, of the data files that get column files. The
+    ``with`` block must store the yielded snapshot, which lists the column files. If the ``with`` block raises
+    an exception, remove the new column files. If ``columnar`` is None, write no column files.
     """
     if columnar is None or not wanted:
         yield snapshot
@@ -93,14 +93,14 @@ def with_column_files(
     except BaseException:  # including KeyboardInterrupt
         discard(run)
         raise
-    with suppress(Exception):  # the snapshot is stored, and the next write removes the staging directory
+    with suppress(Exception):  # if the removal fails, the next write removes the staging directory
         remove_staging(store, run.run)
 
 
 def rows_to_store(
     store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
 ) -> list[int]:
-    """Return the indices of the files in the file list that have no usable column file for ``columnar``."""
+    """Return the file list indices of the data files that have no usable column file for ``columnar``."""
     if columnar is None:
         return []
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
@@ -111,7 +111,7 @@ def rows_to_store(
 
 @redact_errors
 def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[FileEntry]) -> list[bool]:
-    """Return, for each data file, True if its column file exists and contains ``features``."""
+    """Return, for each data file, True if a usable column file contains all ``features``."""
     reader = cache(partial(ColumnFileReader, store))
     return [
         entry.columns is not None
@@ -122,7 +122,7 @@ def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[Fil
 
 
 def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
-    """Divide data files among tasks, each of which reads about `TASK_BYTES`."""
+    """Group data files into tasks that each read about `TASK_BYTES` bytes."""
     ends = np.cumsum([entry.bytes for entry in entries])
     tasks = ((ends - 1) // TASK_BYTES).tolist()
     pairs = groupby(zip(tasks, entries, strict=True), key=itemgetter(0))
@@ -131,7 +131,7 @@ def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
 
 @redact_errors
 def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[FileEntry]:
-    """Write one column file for several data files, in a task."""
+    """Write one column file for the data files of one task."""
     number, sources = numbered
     columns = run.column_file(number)
     assert columns is not None  # `run.columnar` is not None
@@ -147,7 +147,8 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Return how the column file of a data file differs from the records, or "". The function runs in a task.
+    """Describe how the column file of a data file differs from the records, or return "" if both agree. The
+    function runs in a Dask task.
 
     ``entry`` must describe the present content of the data file.
     """
@@ -173,15 +174,15 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
             if names:
                 return f"the column {names[0]!r} of {entry.columns.path} differs from the records"
             start = stop
-    except FileChangedError:  # the data file is no longer the file that the caller has verified
+    except FileChangedError:  # the data file has changed since the caller verified the file
         raise
-    except TFRecordError:  # the features of the records do not fit the columns
+    except TFRecordError:  # the features in the records do not fit the columns of the column file
         return unusable
     return unusable if stored.offsets(start, start) is None else ""
 
 
 def _are_equal(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
-    """Compare two columns of features bit by bit, because NaN differs from itself."""
+    """Compare two columns of feature values bit by bit, because NaN is not equal to itself."""
     one, other = first.combine_chunks(), second.combine_chunks()
     if pa.types.is_list(one.type):
         lengths = pc.list_value_length(one).equals(pc.list_value_length(other))
@@ -197,7 +198,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Content(NamedTuple):
-    """What a scan finds in a file, or in a split of a file. A compressed file has no blocks."""
+    """The result of scanning a file or a split of a file. ``blocks`` is empty for a compressed file."""
 
     records: int
     bytes: int
@@ -208,9 +209,10 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
-    """Read the files of a plan in which each file is one partition, and describe the files as a snapshot.
+    """Read the files of a read plan, and describe the files as a snapshot. Each file of the plan must be one
+    partition.
 
-    Raise CorruptRecordError for a damaged record, and SchemaError for a value that does not fit its column.
+    Raise CorruptRecordError if a record is damaged, and SchemaError if a value does not fit its column.
     """
     values = dataset.partition_values
     schema = dataset.schema.select(name for name in dataset.schema.names if name not in values)
@@ -231,12 +233,12 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
 
 
 def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_each: ComputeEach) -> Snapshot:
-    """Update a snapshot after files of the dataset may have been rewritten or copied.
+    """Update a snapshot whose files may have been rewritten or copied.
 
-    ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files
-    whose stamp differs from the stamp in the snapshot are read. If the content of a file is unchanged, only
-    the stamp is updated. Raise FileChangedError if the content of a file that this library wrote has changed.
-    Raise also the errors of `create_snapshot`.
+    ``snapshot`` is the newest snapshot, and ``files`` lists its existing files, as returned by
+    `snapshot_files`. Only files whose ``stamp`` differs from the stored ``stamp`` are read. If a file was
+    read and its content is unchanged, only the ``stamp`` of the file is updated. Raise FileChangedError if
+    the content of a file that this library wrote has changed. Also raise the errors of `create_snapshot`.
     """
     listed = snapshot.file_list
     changed = files["file_records"].is_null()
@@ -257,9 +259,9 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_ea
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
-    """Store a snapshot of the files that ``before`` lists, or of all files if ``before`` is None.
+    """Commit a snapshot that describes the files of ``before``, or all files if ``before`` is None.
 
-    If other writes have committed after ``before``, keep the changes of these writes.
+    If other writes committed versions after ``before``, keep the changes that these writes made.
     """
     base = 0 if before is None else before.number
     run = WriteRun(store, snapshot.schema, snapshot.run, base=base)
@@ -271,7 +273,7 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 
 @dataclass(frozen=True)
 class _Describe(Operation):
-    """Describe existing files: the files that ``before`` lists, or all files if ``before`` is None."""
+    """Commit a description of the files that ``before`` lists, or of all files if ``before`` is None."""
 
     mode = "index"
     described: Snapshot
@@ -287,11 +289,11 @@ class _Describe(Operation):
         return Change(following(content, newest, run, self))
 
     def _described_again(self, newest: Snapshot, root: str) -> Snapshot:
-        """Return the newest snapshot, updated for the files that ``described`` lists.
+        """Return ``newest`` with updated entries for the files that ``described`` lists.
 
-        Drop files of ``before`` that ``described`` lacks, because these files no longer exist. Raise
-        ConcurrentWriteError if the newest snapshot has other columns than ``described``, or lists none of the
-        files.
+        Drop the files that ``before`` lists but ``described`` does not, because these files no longer exist.
+        Raise ConcurrentWriteError if ``newest`` and ``described`` have different columns, or if ``newest``
+        lists none of the indexed files.
         """
         listed, described, before = newest.file_list, self.described, self.before
         is_kept = (before or described).file_list.positions(listed).is_valid().to_numpy()
@@ -313,7 +315,7 @@ class _Describe(Operation):
 def _read_files(
     store: Store, files: FileList, schema: Schema, options: ReadOptions, compute_each: ComputeEach
 ) -> list[FileEntry]:
-    """Read files, and return a file entry without partition values for each file."""
+    """Read all records of each file, and return the file's entry without partition values."""
     read = partial(_read_split, store, schema, options)
     contents = merge_by_file(read, _merge, store, files, options, compute_each)
     columns = statistics.file_statistics(schema, [one.columns for one in contents], len(contents))
@@ -354,7 +356,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         if not batch.num_rows:
             continue
         try:
-            schema.from_storage(batch)  # raise if a value does not fit the column
+            schema.from_storage(batch)  # raise if a value does not fit its column
         except TFRecordError as error:
             raise locate_error(error, store.public(split.file.path), chunk.number(0)) from None
         encoder.bind(batch)
@@ -379,11 +381,11 @@ _LENIENT = ReadOptions(damage=DamagePolicy("skip"))
 
 
 class FileReport(NamedTuple):
-    """The content and the damage of a file, or of a split of a file.
+    """A report on the content and the damage of a file or a split.
 
     ``sample`` summarizes the undamaged records. ``damaged`` counts damaged records and damaged ranges without
-    any recognisable record. ``damaged_bytes`` is the total size of the damage in the decompressed file, and
-    ``first`` is the first damaged range.
+    any recognisable record. ``damaged_bytes`` is the total size of the damage in the decompressed file.
+    ``first`` is the first damaged range, or None if there is no damage.
     """
 
     sample: Sample
@@ -405,7 +407,7 @@ def unreadable(problem: str) -> FileReport:
 def verify_files(
     store: Store, files: FileList, record_type: RecordType, compute_each: ComputeEach
 ) -> list[FileReport]:
-    """Read files completely, in tasks. Return a report for each file."""
+    """Read all bytes of each file. Return one report for each file."""
     verify = partial(_verify_split, store, record_type)
     return merge_by_file(verify, _merge_findings, store, files, _LENIENT, compute_each)
 
@@ -413,9 +415,9 @@ def verify_files(
 def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> tuple[Schema, str]:
     """Return the schema that `read_tfrecord` would infer, and the reason why records are read as bytes.
 
-    The function infers the schema from a sample of the files, and skips damaged records. The reason is empty
-    if the records are not read as bytes, or are not messages. If a feature has several kinds, the column gets
-    the first kind.
+    The function infers the schema from a sample of the files, and skips damaged records. The reason is an
+    empty string if the records are not read as bytes, or are not messages. If the values of a feature have
+    several kinds, the column gets the first kind.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -436,7 +438,9 @@ def describe_drift(sample: Sample, schema: Schema) -> str:
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from its row in a snapshot's file list. Return "" for an unchanged file."""
+    """Describe how a file differs from the file's row in a snapshot's file list. Return "" for an unchanged
+    file.
+    """
     now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
@@ -463,10 +467,10 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: Store, split: Split, count: int) -> None:
-    """Read the bytes of a split after the first ``count`` bytes, so that the store's checksum includes all
-    bytes.
+    """Read the bytes of a split after the first ``count`` bytes, so that the checksum covers the complete
+    split.
 
-    These bytes are unread if a compressed file is damaged, because decoding stops at the damage.
+    If a compressed file is damaged, decoding stops at the damage and leaves the remaining bytes unread.
     """
     start = split.start.offset + count
     stop = split.file.size if split.stop is None else split.stop.offset

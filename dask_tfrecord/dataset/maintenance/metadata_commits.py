@@ -1,6 +1,6 @@
 """Commit versions without new data files: restore an older version, drop lost files, or expire old versions.
 
-Expiring also removes the files that only expired versions list.
+`expire_versions` also removes the files that only expired versions list.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,7 +67,7 @@ class Repaired(NamedTuple):
 
 
 def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
-    """Commit a version that drops the files of the newest version that no longer exist.
+    """Commit a version that no longer lists the missing files of the newest version.
 
     A dry run commits nothing. If no file is missing, commit nothing.
     """
@@ -84,22 +84,22 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
     return Repaired(snapshot, lost)
 
 
-# The metadata of this many versions is read at once.
+# Version metadata is read in batches of this many versions.
 _BATCH = 100
 
 
 class Expired(NamedTuple):
-    """What a call of `expire` did.
+    """The result of `expire`.
 
     Attributes
     ----------
     snapshot : Snapshot
-        The newest snapshot after the call.
+        The newest snapshot when `expire` returns.
     versions : tuple of int
-        The versions that can no longer be read because of the call.
+        The versions that this call of `expire` made unreadable.
     files, bytes : int
-        How many data files the call removed, and the stored size of these files. The files may belong to
-        versions that an earlier call expired.
+        The number of data files that `expire` removed, and the total stored size of these files. The removed
+        files may belong to versions that an earlier call of `expire` made unreadable.
     """
 
     snapshot: Snapshot
@@ -111,8 +111,8 @@ class Expired(NamedTuple):
 class Unneeded(NamedTuple):
     """The files that only expired versions need.
 
-    ``data`` lists the data files, which are in the directory of kept files. ``metadata`` contains the full
-    paths of snapshots and column files.
+    ``data`` lists data files in the directory of kept files. ``metadata`` contains the full paths of
+    snapshots and column files.
     """
 
     data: FileList
@@ -126,10 +126,10 @@ class Unneeded(NamedTuple):
 def expire_versions(
     store: Store, versions_to_keep: int | None, older_than: timedelta | None, grace: timedelta
 ) -> Expired:
-    """Expire versions, and remove the files of versions that expired longer than ``grace`` ago.
+    """Expire versions, and remove the files of versions that expired more than ``grace`` ago.
 
-    ``versions_to_keep`` is 1 by default, and does not count versions that `expire` created. Versions that are
-    younger than ``older_than`` also stay.
+    Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created. In
+    addition, keep all versions that are younger than ``older_than``.
     """
     newest = open_version(store, None)
     run = plan_run(store, newest)
@@ -149,9 +149,9 @@ def expire_versions(
 
 
 def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
-    """Return the creation time of each version, by the modification times in the store.
+    """Map each version to its creation time: the modification time of the snapshot in the store.
 
-    No version gets an earlier time than the version before, even if the clock was set back meanwhile.
+    No version gets an earlier time than the previous version, even if the store's clock was set back.
     """
     times: dict[int, datetime] = {}
     newest: datetime | None = None
@@ -162,7 +162,9 @@ def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetim
 
 
 def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
-    """Return the ``count`` newest versions, not counting versions that `expire` created."""
+    """Return the ``count`` newest versions that `expire` did not create, or only the oldest version if there
+    are fewer than ``count``.
+    """
     states: list[int] = []
     for end in range(len(stored), 0, -_BATCH):
         batch = stored[max(end - _BATCH, 0) : end]
@@ -174,16 +176,19 @@ def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
 
 
 def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
-    """Return the mode of a version, such as "append". If ``metadata`` is None, read the version."""
+    """Return the mode of a version, such as "append". If ``metadata`` is None, read the mode from the
+    version's snapshot.
+    """
     if metadata is not None:
         return metadata.get("mode")
-    with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+    with suppress(FileNotFoundError):  # an overwrite may have removed the version
         return read_part(store, number).fields["mode"]
     return None
 
 
 def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
-    """Remove second copies of files, and files needed only by versions that expired before a time.
+    """Remove redundant copies of files, and files needed only by versions that expired before the time
+    ``before``.
 
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
@@ -200,9 +205,10 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
 
 
 def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList:
-    """Return kept files, modified before a time, of which the newest version has a copy at the original path.
+    """Return the kept files of which the newest version has a copy at the original path. Leave out kept files
+    that were modified after ``before``.
 
-    A `restore` creates these copies on object stores.
+    On object stores, `restore` leaves the kept file in place when it copies the file back.
     """
     kept = kept_files(store)
     sizes = dict(zip(newest.file_list.paths, newest.file_list["bytes"].to_pylist(), strict=True))
@@ -217,12 +223,12 @@ def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList
 
 
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
-    """Remove a kept file of which the newest version has a copy at the original path.
+    """Remove a kept file if the newest version has a copy of the file at the original path.
 
-    A commit that replaces the copy moves the copy to ``path`` in two steps: the commit copies the file there,
-    and removes the source. If a newer version shows that a commit may have copied the file before this
-    function removed ``path``, put the file back. If the process is killed, the backup stays in the staging
-    directory until `cleanup`.
+    A commit that replaces the file at the original path first copies the file to ``path``, and then removes
+    the original. If a newer version exists after the removal, restore ``path`` from the backup, because a
+    commit may have written ``path`` before the removal. If the process is killed, the backup stays in the
+    staging directory until `cleanup`.
     """
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
@@ -233,10 +239,11 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
 
 
 def unneeded_files(store: Store, before: datetime) -> Unneeded:
-    """Return the files needed only by versions that expired before a time."""
+    """Return the files needed only by versions that expired before the time ``before``."""
     kept = kept_files(store)
     closed = closed_column_files(store)
-    numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
+    # List the versions after the files, so that no listed file is newer than the newest listed version.
+    numbers = versions(store)
     nothing = Unneeded(kept.slice(0, 0), [])
     if not len(kept) and oldest_version(store) <= min(numbers, default=0):
         return nothing
@@ -248,14 +255,14 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        must_read = len(kept) or beside  # otherwise, only the versions of the bases are needed
+        must_read = len(kept) or beside  # False if only the version numbers of the bases are needed
         known = {} if must_read else read_metadata(store, sorted(needed))
         parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}
         bases |= {one["base"]["version"] for one in known.values() if one.get("base")}
         if must_read:
             parts |= {number: read_part(store, number) for number in bases - needed}
-    except FileNotFoundError:  # an overwrite removes versions at the same time
+    except FileNotFoundError:  # a concurrent overwrite has removed a version
         return nothing
     listed = {path for part in parts.values() for path in listed_paths(part.files)}
     is_unneeded = np.array([name not in listed for name in kept.names], bool)

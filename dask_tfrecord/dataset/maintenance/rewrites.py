@@ -1,8 +1,8 @@
-"""Rewrite files of the newest version: replace small files by larger files, and delete rows that pass
+"""Rewrite files of the newest version: replace small files with larger files, and delete rows that pass
 filters.
 
-Where possible, the module copies the stored bytes of files and blocks that lose no rows. The module also
-recognises files that other writes replace during the rewrite.
+Where possible, the module copies the stored bytes of files and blocks that lose no rows. The module
+recognises files that other writes replace during a rewrite.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,9 +61,9 @@ Result = TypeVar("Result")
 
 
 def newest_files(store: Store) -> tuple[Snapshot, FileList]:
-    """Return the newest snapshot and its files, as `newest_snapshot` does.
+    """Return the newest snapshot and the list of its files.
 
-    Raise FileNotFoundError if there is no snapshot. Raise also the errors of `newest_snapshot`.
+    Raise FileNotFoundError if there is no snapshot. Also raise the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store)
     if newest is None:
@@ -72,9 +72,9 @@ def newest_files(store: Store) -> tuple[Snapshot, FileList]:
 
 
 def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
-    """Return the plan of a write that replaces files of a snapshot.
+    """Return a `WriteRun` for a write that replaces files of a snapshot.
 
-    Raise DestinationError if files of the snapshot are in a linked directory.
+    Raise DestinationError if files of the snapshot are in a directory that is a link.
     """
     refuse_linked_files(store, snapshot.file_list)
     return WriteRun(
@@ -91,10 +91,11 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
 def write_again(
     run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None = None
 ) -> FileEntry:
-    """Write the records of ``sources`` to file ``number`` of ``count`` of a run, and write the column file.
+    """Write the records of ``sources`` to one new file, and write a column file if the run writes column
+    files.
 
-    If ``is_removed`` is not None, there is only one source, and ``is_removed`` is True for the records to
-    leave out.
+    The run writes ``count`` files, and ``number`` is the index of the new file. ``is_removed`` is a mask of
+    the records to leave out, and requires that there is only one source.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
@@ -118,7 +119,9 @@ def write_again(
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
-    """Call a function that reads ``sources``. Return None if another write has replaced one of the files."""
+    """Call ``rewrite``, which reads ``sources``. Return None if another write has replaced one of the
+    ``sources``.
+    """
     try:
         return rewrite()
     except (FileNotFoundError, FileChangedError):
@@ -133,7 +136,9 @@ def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[]
 def compute(
     run: WriteRun, compute_each: ComputeEach, task: Callable[[Any], Any], items: Iterable[Any]
 ) -> list[Any]:
-    """Run a task for each item. If a task fails, remove all files that the tasks have written."""
+    """Call ``task`` with each item, and return the results. If a task fails, remove all files that the tasks
+    have written.
+    """
     try:
         return compute_each(task, items)
     except Exception:
@@ -142,9 +147,9 @@ def compute(
 
 
 def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
-    """Commit a write that no other process commits. If the commit fails, remove the files of the write.
+    """Commit a write that only this process can commit. If the commit fails, remove the files of the write.
 
-    After a `GroupsLostError`, the new files stay, because another attempt needs these files.
+    After a `GroupsLostError`, keep the new files, because the next attempt needs them.
     """
     try:
         return transaction.commit(run, operation, entries)
@@ -169,11 +174,11 @@ def unused_categories(
     files: FileList,
     changes: Mapping[Identity, FileEntry | None],
 ) -> Categories | None:
-    """Return the categories that only deleted rows have.
+    """Return the categories that occur only in deleted rows.
 
-    ``files`` are the files of the version from which rows are deleted. ``changes`` maps the identity of
+    ``files`` lists the files of ``snapshot``, from which rows are deleted. ``changes`` maps the identity of
     each replaced file to the new file with the remaining rows, or to None if no row remains. Return None if
-    another write has replaced a file.
+    another write has replaced one of the files.
     """
     known = {
         item.name: item.categories
@@ -215,8 +220,8 @@ def _find(
 ) -> Categories | None:
     """Return, for each column, the categories in ``wanted`` that no row of the files contains.
 
-    Stop reading files when all categories are found. If ``may_be_damaged`` is True, a damaged file counts as
-    a file with all categories. Return None if another write has replaced a file.
+    Stop reading files when every category in ``wanted`` has been found. If ``may_be_damaged`` is True, assume
+    that a damaged file contains all categories. Return None if another write has replaced one of the files.
     """
     for start in range(0, len(files), _BATCH):
         wanted = {name: categories for name, categories in wanted.items() if len(categories)}
@@ -234,7 +239,9 @@ def _find(
 def _values_of_file(
     run: WriteRun, columns: Schema, may_be_damaged: bool, file: tuple[str, FileEntry]
 ) -> Categories | None:
-    """Return the distinct values of dictionary columns of a file, or None if the file was replaced."""
+    """Return the distinct values of each dictionary column in a file, or None if another write has replaced
+    the file.
+    """
     path, entry = file
     split = Split(FileInfo(path, entry.bytes, "", entry.crc32c))
     partition = Partition(run.store, (split,), columns, ReadOptions(), {})
@@ -266,9 +273,10 @@ class Compacted(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the compaction.
     replaced, written : int
-        How many small files the compaction replaced, and how many new files took their place.
+        The number of small files that the compaction replaced, and the number of new files.
     skipped : int
-        How many small files the compaction left out, because other writes replaced these files meanwhile.
+        The number of small files that the compaction skipped, because other writes replaced files of the same
+        group.
     """
 
     snapshot: Snapshot
@@ -280,9 +288,10 @@ class Compacted(NamedTuple):
 def compact_files(
     store: Store, target_bytes: int, filters: Any, compute_each: ComputeEach, *, keep_versions: bool
 ) -> Compacted:
-    """Replace small files of the newest version by files of at most ``target_bytes``, and commit the result.
+    """Replace small files of the newest version with files of at most ``target_bytes`` bytes, and commit the
+    result.
 
-    With ``filters``, replace only files with rows that may pass the filters.
+    If ``filters`` is not None, replace only files that may contain rows that pass the filters.
     """
     snapshot, files = newest_files(store)
     may_match = np.ones(len(files), bool)
@@ -310,12 +319,13 @@ def compact_files(
 def plan_groups(
     files: FileList, partitions: Sequence[str], may_match: Mask, target_bytes: int
 ) -> list[list[int]]:
-    """Return, for each new file, the indices of the group of files that the new file replaces.
+    """Return, for each new file, the indices of the files that the new file replaces.
 
-    The files of a group are neighbours in the file list, so that the order of the rows does not change. All
-    files of a group have the same directory, codec and element of ``partitions``. The same directory is not
-    enough, because TensorFlow Datasets writes the files of all splits to one directory. Files of at least
-    half of ``target_bytes`` stay, so that another compaction does not copy them again.
+    All files of a group are adjacent in the file list, so that the order of the rows does not change. All
+    files of a group have the same directory, the same codec, and the same value in ``partitions``. Files in
+    the same directory may belong to different partitions, because TensorFlow Datasets writes the files of all
+    splits to one directory. Files of at least ``target_bytes / 2`` bytes are not replaced, so that another
+    compaction does not copy them again.
     """
     groups: list[list[int]] = []
     last: tuple[object, ...] | None = None
@@ -336,12 +346,12 @@ def plan_groups(
 
 @redact_errors
 def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]]) -> FileEntry | None:
-    """Write one new file in a task. Return None if another write has replaced one of the sources."""
+    """Write one new file of a compaction. Return None if another write has replaced one of the sources."""
     index, sources = numbered
     return unless_lost(run.store, sources, partial(write_again, run, index, count, sources))
 
 
-# A deletion makes at most this many attempts if other writes replace files in the meantime.
+# If other writes keep replacing files, a deletion gives up after this many attempts.
 _ATTEMPTS = 20
 
 
@@ -353,7 +363,7 @@ class Deleted(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the deletion.
     dropped, rewritten : int
-        How many files lost all rows, and how many files lost some rows.
+        The number of files that lost all rows, and the number of files that lost only some rows.
     rows : int
         The number of deleted rows.
     bytes : int
@@ -371,7 +381,8 @@ class _Change(NamedTuple):
     """What a deletion does to one file.
 
     ``rows`` is the number of deleted rows. ``entry`` is the new file with the remaining rows. ``entry`` is
-    None if all rows or no rows are deleted, and in a dry run. ``is_dropped`` is True if all rows are deleted.
+    None in a dry run, or if all rows or no rows of the file are deleted. ``is_dropped`` is True if all rows
+    are deleted.
     """
 
     rows: int
@@ -382,7 +393,8 @@ class _Change(NamedTuple):
 class _File(NamedTuple):
     """A file from which a task deletes rows.
 
-    The name of the new file contains ``number``. ``columns`` reads the columns that the filters need.
+    The name of the new file contains ``number``. ``columns`` is a `Partition` that reads the columns used by
+    the filters.
     """
 
     number: int
@@ -393,17 +405,20 @@ class _File(NamedTuple):
 def delete_rows(
     store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool, keep_versions: bool
 ) -> Deleted:
-    """Delete the rows that pass the filters, and commit the result. A dry run only returns the result."""
+    """Delete the rows that pass the filters, and commit the result. A dry run returns the result without
+    changing the dataset.
+    """
     snapshot, files = newest_files(store)
     deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
-        if (snapshot.schema, snapshot.partitioning) != columns:  # written entries describe the old columns
+        if (snapshot.schema, snapshot.partitioning) != columns:  # files written so far have the old columns
             discard(deletion.run)
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
         if deletion.treat(snapshot, files):
             sizes = files["bytes"].take(positions(deletion.changes, files)).to_pylist()
-            size_of = dict(zip(deletion.changes, sizes, strict=True))  # None for files not in the snapshot
+            # The size is None for files that the snapshot does not list.
+            size_of = dict(zip(deletion.changes, sizes, strict=True))
             known = deletion.changes.items()
             changes = {one: change for one, change in known if change.rows and size_of[one] is not None}
             with suppress(GroupsLostError):
@@ -420,7 +435,9 @@ def delete_rows(
 
 @dataclass
 class _Deletion:
-    """A deletion before the commit. ``changes`` contains all checked files, including unchanged files."""
+    """The state of a deletion before the commit. ``changes`` includes all checked files, even files that lose
+    no rows.
+    """
 
     run: WriteRun
     filters: Any
@@ -431,10 +448,10 @@ class _Deletion:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def treat(self, snapshot: Snapshot, files: FileList) -> bool:
-        """Check the files that no earlier call has checked. If a file loses some rows, write a new file with
-        the other rows.
+        """Find the rows to delete in all files that no earlier call has checked. If a file loses some but not
+        all rows, write a new file with the remaining rows.
 
-        Return False if another write has replaced one of the files in the meantime.
+        Return False if another write has replaced one of the files during the call.
         """
         predicate = parse_filters(self.filters, snapshot.columns)
         outcomes = file_outcomes(predicate, snapshot.columns, files)
@@ -468,10 +485,11 @@ class _Deletion:
     def commit(
         self, snapshot: Snapshot, files: FileList, changes: dict[Identity, _Change]
     ) -> Snapshot | None:
-        """Commit the changes of files that a snapshot lists. Return None if nothing changes.
+        """Commit the changes to files that ``snapshot`` lists. Return None in a dry run, or if no file
+        changes.
 
-        The new version names neither the filters nor categories that only deleted rows have, so that no
-        deleted value stays in the dataset.
+        The new version stores neither the filters nor categories that only deleted rows have, because both
+        could reveal deleted values.
         """
         if self.dry_run:
             return None
@@ -495,7 +513,9 @@ class _Deletion:
 def _delete_in_file(
     run: WriteRun, predicate: Predicate, files: int, dry_run: bool, file: _File
 ) -> _Change | None:
-    """Delete the matching rows of a file, in a task. Return None if another write has replaced the file."""
+    """Delete the rows of one file for which ``predicate`` is true. Return None if another write has replaced
+    the file.
+    """
     store, source = run.store, file.source
 
     def change() -> _Change:

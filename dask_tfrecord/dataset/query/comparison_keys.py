@@ -1,11 +1,11 @@
 """Convert values of an Arrow type to comparison keys, and find the limits of a column's values in each file.
 
-Comparison keys are Python values that compare like the Arrow values. The comparison key of a
-number, a time or a bool is the number that Arrow stores, as an int or a float. The comparison key of a text
-is a string, and the key of binary data is bytes. Values in users' filters and bounds in snapshots are
-converted to comparison keys, so that values of different types can be compared. For speed, the module creates
-no Python object for each file: Arrow arrays store the limits of all files, and all other results are boolean
-masks with one element for each file.
+Comparison keys are Python values that compare in the same way as the Arrow values. The comparison key of a
+number, a time or a bool is the number that Arrow stores, as an int or a float. The comparison key of text is
+a str, and the comparison key of binary data is a bytes object. Values in users' filters and bounds in
+snapshots are converted to comparison keys, so that values of different types can be compared. For speed, the
+module creates no Python objects for single files. Arrow arrays store the limits of all files, and boolean
+masks with one element for each file store all other results.
 """
 
 import datetime
@@ -37,7 +37,7 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is 
 
 
 class WrongTypeError(TypeError):
-    """The error for a value that cannot be compared with a column. The message contains the reason."""
+    """The error for a value that cannot be compared with a column. The error message contains the reason."""
 
 
 def is_comparable(type_: pa.DataType) -> bool:
@@ -46,7 +46,9 @@ def is_comparable(type_: pa.DataType) -> bool:
 
 
 def has_nan(type_: pa.DataType) -> bool:
-    """Return True if values of a type can be NaN. The minimum and maximum in statistics ignore NaN."""
+    """Return True if values of a type can be NaN. The minimum and the maximum in a column's statistics ignore
+    NaN.
+    """
     return bool(types.is_floating(value_type(type_)))
 
 
@@ -89,8 +91,8 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# A comparison key that is greater than all values of integer, decimal and time types. `BEYOND_ALL` stands for
-# infinity, and for a value that equals no value of the type.
+# A comparison key that is greater than all values of integer, decimal and time types. `BEYOND_ALL` represents
+# infinity, and values that equal no value of a column's type.
 BEYOND_ALL = 10**80
 
 
@@ -138,9 +140,9 @@ def _ticks(type_: pa.DataType) -> Fraction:
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
     """Convert a time value to seconds.
 
-    The seconds count from 1970 for a date or timestamp, and from midnight for a time of day.
+    Dates and timestamps count from 1970-01-01, and times of day count from midnight.
     """
-    if value is None or value != value:  # the value is NaT, which differs from itself
+    if value is None or value != value:  # NaT differs from itself
         raise WrongTypeError(f"{value!r} is null and cannot be compared, the column is {type_}")
     if types.is_timestamp(type_):
         return _instant(value, type_)
@@ -195,9 +197,9 @@ def _seconds_of_duration(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """Return the unit of a NumPy time value, or "s" for longer units.
+    """Return the unit of a NumPy time value, or "s" if the unit is longer than a second.
 
-    Raise WrongTypeError if there is no unit, or if the unit is shorter than nanoseconds.
+    Raise WrongTypeError if the value has no unit, or if the unit is shorter than a nanosecond.
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):
@@ -212,9 +214,10 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 class ColumnRange(NamedTuple):
     """The known limits of a column's values in each file.
 
-    ``low`` and ``high`` contain a lower and an upper limit for each file. The limits ignore NaN. A null, or
-    None instead of an array, means that the limit is unknown. ``may_have_values``, ``may_have_nulls`` and
-    ``may_have_nan`` are False for a file in which the column is known to have no values, no nulls, or no NaN.
+    ``low`` and ``high`` contain a lower and an upper limit for each file. The limits ignore NaN. A null means
+    that the limit of a file is unknown. None instead of an array means that all limits are unknown. An
+    element of ``may_have_values``, ``may_have_nulls`` or ``may_have_nan`` is False if the column is known to
+    have no values, no nulls or no NaN in the file.
     """
 
     low: pa.Array | None
@@ -243,9 +246,9 @@ class FileRanges:
 def file_ranges(fields: Iterable[Field], files: FileList, *, use_statistics: bool = True) -> FileRanges:
     """Return the known limits of the given columns in each file of a file list.
 
-    The column ``file_records`` of the list contains the number of records of each file, or null if the
-    statistics may not describe the present content. If the list has no column ``file_records``, statistics
-    are ignored.
+    The column ``file_records`` of the list contains the record count of each file. A null record count means
+    that the file's statistics may be out of date. If the list has no column ``file_records``, statistics are
+    ignored.
     """
     ranges = {
         item.name: range_of_values(item, files[value_name(item.name)].combine_chunks())
@@ -265,10 +268,10 @@ def file_ranges(fields: Iterable[Field], files: FileList, *, use_statistics: boo
 def range_of_statistics(
     field: Field, statistics: pa.StructArray, records: npt.NDArray[np.int64]
 ) -> ColumnRange:
-    """Return the limits of a column that the statistics of each file prove.
+    """Return the limits of a column in each file, taken from the file's statistics.
 
-    ``records`` contains the number of records of each file. If the number is negative, the statistics of the
-    file are ignored.
+    ``records`` contains the number of records of each file. If the record count of a file is negative, the
+    file's statistics are ignored.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)
     nulls = pc.fill_null(statistics.field("nulls"), 0).to_numpy()
@@ -305,7 +308,7 @@ def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
 
 
 def _bounds(field: Field, values: pa.Array, is_known: Mask) -> pa.Array | None:
-    """Convert bounds to comparable values. NaN and unknown bounds become null.
+    """Convert bounds with `comparable_values`. NaN and unknown bounds become null.
 
     Return None if the bounds do not have the type of the column.
     """

@@ -1,7 +1,7 @@
 """Convert the value of ``filters=`` to a predicate. The value may be a pyarrow expression.
 
-Arrow evaluates an expression on rows. This module translates parts of the expression to predicates, which
-exclude files.
+Arrow evaluates pyarrow expressions on rows. This module translates parts of pyarrow expressions to
+predicates, which exclude files from the read.
 """
 
 import ctypes
@@ -39,8 +39,8 @@ from dask_tfrecord.schema.logical_types import value_type
 # The next functions read the structure of pyarrow expressions, which pyarrow does not expose.
 #
 # Arrow serializes an expression as a record batch. The metadata of the batch's schema describes the structure
-# of the expression, and the columns of the batch contain the literals and the function options. The private
-# format of the batch was checked with pyarrow 18 to 26.
+# of the expression, and the columns of the batch contain the literals and the function options. Arrow's
+# private format of expressions was checked with pyarrow 18 to 26.
 
 
 class Column(NamedTuple):
@@ -50,7 +50,7 @@ class Column(NamedTuple):
 
 
 class Literal(NamedTuple):
-    """A constant of an expression."""
+    """A constant in an expression."""
 
     scalar: pa.Scalar
 
@@ -70,10 +70,10 @@ _METADATA_POINTER = 2 * ctypes.sizeof(ctypes.c_void_p)
 
 
 def read_expression(expression: pc.Expression) -> Node:
-    """Return the tree of an expression.
+    """Return the syntax tree of a pyarrow expression.
 
     Raise ArrowNotImplementedError if the expression refers to a column by index instead of by name. Raise
-    ValueError if the serialized format is unknown.
+    ValueError if pyarrow serializes the expression in an unknown format.
     """
     _, (serialized, *_) = expression.__reduce__()
     batch = pa.ipc.open_file(serialized).get_batch(0)
@@ -87,7 +87,9 @@ def columns_of(node: Node) -> set[str]:
 
 
 def _pairs(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield the keys and values of the metadata in order. `Schema.metadata` loses pairs with the same key."""
+    """Yield the key-value pairs of a schema's metadata in order. `Schema.metadata` drops pairs with a
+    repeated key.
+    """
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = schema.__arrow_c_schema__()
@@ -115,7 +117,7 @@ def _read(words: deque[tuple[str, str]], batch: pa.RecordBatch) -> Node:
         return Column(value)
     if kind == "literal":
         return Literal(batch.column(int(value))[0])
-    if kind == "nested_field_ref":  # a field of a struct column
+    if kind == "nested_field_ref":  # the node refers to a field of a struct column
         names = [_read(words, batch) for _ in range(int(value))]
         return Call("struct_field", (names[0],), {})
     if kind != "call":
@@ -140,11 +142,12 @@ def value_set(call: Call) -> list[Any]:
 
 
 def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
-    """Rewrite an expression so that Arrow filters rows as DataFusion does with the original expression.
+    """Rewrite a filter expression so that Arrow selects the same rows as DataFusion.
 
-    In DataFusion, NaN equals NaN and is greater than all other numbers, NaN is not null, and ``IN`` is null
-    for a null. In Arrow, NaN is neither equal to, less than nor greater than any number, and ``is_in`` is
-    false for a null. Raise SchemaError for a function that DataFusion's filters do not use.
+    In DataFusion, NaN is not null, equals NaN, and is greater than all other numbers. The result of ``IN`` in
+    DataFusion is null for a null. In Arrow, NaN is not equal to, less than or greater than any number.
+    Arrow's ``is_in`` returns false for a null. Raise SchemaError if the expression calls a function that
+    DataFusion's filters do not use.
     """
     floats = {item.name for item in schema.fields if pa.types.is_floating(value_type(item.type))}
     return _rewritten(expression, floats)
@@ -193,7 +196,8 @@ def _less(left: pc.Expression, right: pc.Expression) -> pc.Expression:
     return (left < right) | (~pc.is_nan(left) & pc.is_nan(right))
 
 
-# Comparisons for which NaN equals NaN and is greater than all other numbers.
+# Maps Arrow's comparison functions to comparisons in which NaN equals NaN and is greater than all other
+# numbers.
 _TOTAL_ORDER: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
     "equal": _equal,
     "not_equal": lambda left, right: ~_equal(left, right),
@@ -211,11 +215,11 @@ _MATCH_NULLS, _SKIP_NULLS = 0, 1
 
 
 def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: bool = False) -> ArrowExpression:
-    """Convert a pyarrow expression to a predicate. Arrow evaluates the expression on rows.
+    """Convert a pyarrow expression to a predicate. Arrow evaluates the expression on the rows of a table.
 
-    If ``sql_rules`` is True, the expression is a filter of DataFusion, and follows the rules of
-    `with_sql_rules`. Raise SchemaError if Arrow cannot apply the expression to the columns, or if the
-    expression refers to a column by index instead of by name.
+    If ``sql_rules`` is True, evaluate the expression as DataFusion does (see `with_sql_rules`). Raise
+    SchemaError if Arrow cannot apply the expression to the columns, or if the expression refers to a column
+    by index instead of by name.
     """
     check_instance("filters", expression, pc.Expression)
     try:
@@ -225,7 +229,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         raise SchemaError(problem, "compare columns with values of their types", keyword="filters") from None
     try:
         tree = read_expression(expression)
-    except (LookupError, ValueError):  # the format is unknown, so the expression may use any column
+    except (LookupError, ValueError):  # the expression has an unknown format, and may use any column
         if sql_rules:
             raise
         return ArrowExpression(expression, tuple(schema.names))
@@ -233,7 +237,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         names = []
     else:
         used = columns_of(tree)
-        # For a constant, read the first column, because Arrow needs a column to know how many rows there are.
+        # For a constant expression, read the first column, because Arrow needs a column to know the number of
+        # rows.
         names = [name for name in schema.names if name in used] if used else schema.names[:1]
     if not names:
         problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
@@ -245,8 +250,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
     """Return a predicate whose possible outcomes include all outcomes of a pyarrow expression.
 
-    A part of the expression without a translation becomes `Ambiguous`, and excludes no file. With
-    ``sql_rules``, the expression follows the rules of `with_sql_rules`, which are also the rules of Polars.
+    A part of the expression that cannot be translated becomes `Ambiguous`, which excludes no file. If
+    ``sql_rules`` is True, the expression follows the rules of DataFusion and Polars (see `with_sql_rules`).
     """
 
     def part(node: Node) -> Predicate:
@@ -267,13 +272,14 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
             case Call("is_in", (Column(name),)):
                 return _pruning_is_in(schema, name, node, sql_rules)
             case Call("if_else", (Call("is_null", (Column(name),)), Literal(), Call("is_in") as found)):
-                return _pruning_is_in(schema, name, found, True)  # DuckDB expresses IN in this way
+                # DuckDB expresses IN as an `if_else` of `is_null`, a literal and `is_in`.
+                return _pruning_is_in(schema, name, found, True)
             case Call(function, (Column(name), Literal(scalar))):
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # There is no translation. For example, Arrow may compare the value by other rules than comparison keys
-    # follow.
+    # There is no translation. Arrow may, for example, compare the value by other rules than comparison keys
+    # do.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()
@@ -299,7 +305,8 @@ def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Pr
     found = is_in_pandas(field, [value for value in values if value is not None])
     if None in values and null_rule == _MATCH_NULLS:
         found = Or(found, IsNull(name))
-    # In SQL, the outcome of IN is null for a null. The second candidate adds null to the possible outcomes.
+    # In SQL, IN returns null for a null value. The comparison with ``values[0]`` adds null to the possible
+    # outcomes.
     return Ambiguous((found, compare_in_pandas(field, "==", values[0]))) if sql_rules else found
 
 
@@ -320,7 +327,7 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str] | None:
-    """Return the names of the columns that ``filters=`` uses, or None if the names cannot be read."""
+    """Return the names of the columns that ``filters=`` uses, or None if the names cannot be determined."""
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))
@@ -343,7 +350,8 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             yield _condition(field, symbol, value)
         except SchemaError:
             raise
-        # WrongTypeError is a TypeError. The operators of the value's class may raise any of these errors.
+        # WrongTypeError is a TypeError. The comparison operators of the value's class may raise any of the
+        # caught errors.
         except (ArithmeticError, TypeError, ValueError) as error:
             problem = f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}"
             advice = "compare the column with values of its type, or filter the DataFrame after reading"

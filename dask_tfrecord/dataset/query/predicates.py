@@ -1,9 +1,9 @@
-"""Define predicates: conditions on a row, which filter rows and decide which files need not be read.
+"""Define predicates: conditions that filter rows and exclude files that need not be read.
 
 For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
-the predicate is true. For a file that has not been read, the partition values and the statistics of a
-snapshot limit the outcomes. For example, if the minimum of ``x`` is 5, ``x < 3`` is true for no row.
-Predicates compare columns with values by comparison keys, by the rules of pandas, or by the rules of Arrow.
+the predicate is true. If a file has not been read, its partition values and its statistics in a snapshot
+limit the possible outcomes. For example, if the minimum of ``x`` is 5, ``x < 3`` is true for no row. A
+predicate compares values as comparison keys, by the rules of pandas, or by the rules of Arrow.
 """
 
 import datetime
@@ -46,7 +46,9 @@ Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 class Outcomes(NamedTuple):
-    """The possible outcomes of a predicate. A mask is True for a file in which a row may have the outcome."""
+    """The possible outcomes of a predicate. The mask of an outcome is True for files in which a row may have
+    the outcome.
+    """
 
     true: Mask
     false: Mask
@@ -79,7 +81,7 @@ _ARROW = {symbol: getattr(pc, name) for name, symbol in OPERATORS.items()}
 
 
 class Predicate(ABC):
-    """A condition on a row of a table: the base class of all predicates."""
+    """The base class of predicates, which are conditions on the rows of a table."""
 
     @abstractmethod
     def columns(self) -> set[str]:
@@ -104,7 +106,9 @@ class _OfColumn(Predicate):
 
 @dataclass(frozen=True)
 class Compare(_OfColumn):
-    """A predicate that compares a column with a comparison key. For a null, the outcome is null."""
+    """A predicate that compares a column with a comparison key. If the value of the column is null, the
+    outcome is null.
+    """
 
     operator: Operator
     key: ComparisonKey
@@ -113,7 +117,8 @@ class Compare(_OfColumn):
         column = ranges.column(self.name)
         true = column.may_have_values & _can_be(self.operator, column, self.key, True)
         false = column.may_have_values & _can_be(self.operator, column, self.key, False)
-        # Comparing an Arrow null gives null. NumPy represents a null as NaN, which differs from every value.
+        # In Arrow, a comparison with null returns null. NumPy represents a null as NaN, which differs from
+        # every value.
         missing = column.may_have_nulls | column.may_have_nan
         if self.operator == "!=":
             return Outcomes(true | missing, false, missing)
@@ -125,9 +130,9 @@ class Compare(_OfColumn):
 
 @dataclass(frozen=True)
 class IsIn(_OfColumn):
-    """A predicate that is true in rows in which the column has one of the ``keys``.
+    """A predicate that is true if the value of a column is one of ``keys``.
 
-    For a null, the outcome is ``matches_null``.
+    If the value of the column is null, the outcome is ``matches_null``.
     """
 
     keys: tuple[ComparisonKey, ...]
@@ -160,9 +165,9 @@ class IsIn(_OfColumn):
 
 @dataclass(frozen=True)
 class IsNull(_OfColumn):
-    """A predicate that is true in rows in which the column is null.
+    """A predicate that is true if the value of a column is null.
 
-    For a file that may have NaN, true is also a possible outcome, because pandas may treat NaN as null.
+    If a file may contain NaN, true is a possible outcome, because pandas may treat NaN as null.
     """
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
@@ -210,7 +215,7 @@ class Or(_Pair):
 
 
 def _conjunction(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Combine outcomes with AND, as if every pair of outcomes could occur."""
+    """Combine the outcomes of two predicates with AND, assuming that every pair of outcomes can occur."""
     true = left.true & right.true
     false = (left.false & (right.true | right.false | right.null)) | (right.false & (left.true | left.null))
     null = (left.null & (right.true | right.null)) | (left.true & right.null)
@@ -223,7 +228,7 @@ def _negation(outcomes: Outcomes) -> Outcomes:
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """The negation (NOT) of a predicate. The negation is null where the predicate is null."""
+    """The negation (NOT) of a predicate. The negation is null if the predicate is null."""
 
     operand: Predicate
 
@@ -239,10 +244,10 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A pandas filter that is equivalent to one of the ``candidates``. It is unknown which candidate this is.
+    """A filter of pandas that is equivalent to an unknown element of ``candidates``.
 
-    Without candidates, the filter may be equivalent to any predicate. The predicate has no mask: only pandas
-    can apply the filter.
+    If ``candidates`` is empty, the filter may be equivalent to any predicate. `mask` raises TypeError,
+    because only pandas can apply the filter.
     """
 
     candidates: tuple[Predicate, ...] = ()
@@ -263,9 +268,9 @@ class Ambiguous(Predicate):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrowExpression(Predicate):
-    """A pyarrow expression, which Arrow evaluates.
+    """A predicate that evaluates a pyarrow expression with Arrow.
 
-    The outcomes of the predicate ``pruning`` include all outcomes of the expression.
+    The possible outcomes of ``pruning`` include all outcomes of the expression.
     """
 
     expression: pc.Expression
@@ -283,7 +288,7 @@ class ArrowExpression(Predicate):
         mask = Declaration("project", ProjectNodeOptions([self.expression], ["mask"]), [source])
         try:
             return mask.to_table(use_threads=False)["mask"]
-        except pa.ArrowException as error:  # for example, a value cannot be cast
+        except pa.ArrowException as error:  # Arrow may fail to cast a value, for example
             raise SchemaError(
                 f"filters= cannot be applied to the values of {', '.join(map(repr, self.names))}: {error}",
                 'cast the columns in the expression, such as pc.field("year").cast("float64", safe=False)',
@@ -296,14 +301,14 @@ class ArrowExpression(Predicate):
 
 
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
-    """Return the possible outcomes of a predicate in each file. A file without rows has no outcomes."""
+    """Return a predicate's possible outcomes in each file. A file without rows has no possible outcomes."""
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
 
 
 def file_outcomes(
     predicate: Predicate, schema: Schema, files: FileList, *, use_statistics: bool = True
 ) -> Outcomes:
-    """Return the possible outcomes of a predicate in each file of a file list, given the limits from
+    """Return the possible outcomes of a predicate in each file of a list. The limits of the columns come from
     `file_ranges`.
 
     ``schema`` contains the columns of the files.
@@ -314,7 +319,7 @@ def file_outcomes(
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:
-    """Return, for each file, True if comparing a value within the limits with the key can give `answer`."""
+    """Return, for each file, True if a comparison of the column with ``key`` can return ``answer``."""
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
         if key != key:  # in a comparison with NaN, only != is true
@@ -332,7 +337,9 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Ma
 def _test(
     column: ColumnRange, bound: Literal["low", "high"], symbol: Operator, key: Any, unknown: bool
 ) -> Mask:
-    """Compare a bound with the key in each file. The result is `unknown` where the bound is unknown."""
+    """Compare the lower or upper limit of each file with ``key``. If a limit is unknown, the result is
+    ``unknown``.
+    """
     bounds = column.low if bound == "low" else column.high
     if bounds is None:
         return np.full(len(column.may_have_values), unknown)
@@ -341,7 +348,9 @@ def _test(
 
 
 def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
-    """Compare values of `comparable_values` with a comparison key. For a null value, the result is null."""
+    """Compare values, converted by `comparable_values`, with a comparison key. For a null value, the result
+    is null.
+    """
     scalar = scalar_from_key(key, values.type)
     if scalar is None:  # the key is greater or less than all values of the type
         answer = COMPARE[symbol](0, key)
@@ -360,8 +369,8 @@ def _arrow_value(scalar: pa.Scalar) -> Any:
 # A Python float, which has 64 bits, can represent every integer of at most this many bits.
 _FLOAT_DIGITS = 52
 
-# The NumPy time units with a fixed length, from longest to shortest. Arrow supports only the last
-# four of these units.
+# The NumPy time units with a fixed length, from longest to shortest. Arrow supports only the units "s", "ms",
+# "us" and "ns".
 _UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
 
 _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
@@ -369,10 +378,10 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# Maps kinds of column types to value types. For a column type and a value type in this map, Arrow and NumPy
-# compare like comparison keys. Only pandas applies filters with values of other types. Examples are text that
-# may be parsed as a time, nulls, uint64 (which Arrow compares as floats), a mixture of decimals and floats,
-# and values that only some versions accept.
+# Maps kinds of column types to value types. For each column type and value type in this map, Arrow, NumPy and
+# comparison keys compare in the same way. Only pandas applies filters with values of types outside this map.
+# Values outside this map include text that may be parsed as a time, nulls, uint64 (which Arrow compares as
+# floats), mixtures of decimals and floats, and values that only some versions accept.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -388,7 +397,9 @@ _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]],
 
 
 def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """Return the predicate that compares a column with a value, or raise WrongTypeError."""
+    """Return a predicate that compares a column with a value. Raise WrongTypeError if the column and the
+    value cannot be compared.
+    """
     _check_comparable(field)
     key = comparison_key(value, field.type)
     if pa.types.is_dictionary(field.type) and field.type.ordered and symbol not in ("==", "!="):
@@ -399,7 +410,7 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate that is true for rows with one of the ``values``. None stands for nulls."""
+    """Return a predicate that is true if the column's value is one of ``values``. None stands for nulls."""
     _check_comparable(field)
     values = list(values)
     keys = [comparison_key(value, field.type) for value in values if value is not None]
@@ -410,7 +421,7 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     """Return the predicate that is equivalent to a comparison in pandas.
 
     The predicate is `Ambiguous` if the result in pandas depends on the dtype backend. Raise WrongTypeError if
-    pandas may compare the value by other rules than the rules for comparison keys.
+    pandas may compare the value in another way than its comparison key.
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
@@ -420,9 +431,9 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     """Return the predicate that is equivalent to ``isin`` in pandas.
 
-    The predicate is `Ambiguous` if the result depends on the dtype backend. For ``isin``, pandas converts the
-    values to one array. Therefore values of different types raise WrongTypeError, unless the column
-    contains floats.
+    The predicate is `Ambiguous` if the result of ``isin`` depends on the dtype backend of pandas. Raise
+    WrongTypeError for values of different types, because ``isin`` converts the values to one array. If the
+    column contains floats, the values may be a mixture of integers and floats.
     """
     checked = [_exactly_compared(field, value) for value in values]
     type_ = value_type(field.type)
@@ -443,9 +454,10 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
-    """Return the value if pandas compares it like its comparison key. Otherwise, raise WrongTypeError.
+    """Return ``value`` if pandas compares it in the same way as the value's comparison key. Otherwise, raise
+    WrongTypeError.
 
-    Every dtype backend of pandas must compare the value like the comparison key.
+    All dtype backends of pandas must compare the value in the same way as the value's comparison key.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
@@ -468,7 +480,7 @@ def _exactly_compared(field: Field, value: Any) -> Any:
 
 
 def _is_small(value: Any, type_: pa.DataType) -> bool:
-    """Return True if pandas converts a value, and all integers close to this value, to floats exactly."""
+    """Return True if pandas converts a value and all nearby integers to floats without rounding."""
     if pa.types.is_floating(type_) or isinstance(value, float | np.floating):
         if pa.types.is_floating(type_) and isinstance(value, float | np.floating):
             return True
@@ -480,11 +492,11 @@ def _is_small(value: Any, type_: pa.DataType) -> bool:
 def _is_coarse(value: Any, unit: str) -> bool:
     """Return True if the unit of a time value is not finer than the unit of the column's type.
 
-    Python's time types have no unit: pandas converts their values to the column's unit.
+    A value of a Python time type has no unit, so pandas converts the value to the column's unit.
     """
     if type(value) in _PYTHON_TIMES:
         return True
-    # `asm8` of a pandas value is the NumPy value.
+    # `asm8` of a pandas Timestamp or Timedelta is the NumPy value.
     value_unit = np.datetime_data(getattr(value, "asm8", value).dtype)[0]
     return value_unit in _UNITS and _UNITS.index(value_unit) <= _UNITS.index(unit)
 
@@ -494,7 +506,7 @@ def _is_int64(key: Any) -> bool:
 
 
 def _rounded(field: Field, value: Any) -> Any:
-    """Round a number as NumPy does before it compares the number with 16-bit or 32-bit floats."""
+    """Round a number in the same way as NumPy does to compare the number with 16-bit or 32-bit floats."""
     type_ = value_type(field.type)
     if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
         return value
@@ -510,7 +522,7 @@ def _check_comparable(field: Field) -> None:
 
 
 def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
-    """Compare an ordered categorical column by the order of its categories."""
+    """Return a predicate that compares an ordered categorical column by the order of the categories."""
     if field.categories is None:
         raise WrongTypeError(f"the order of the categories of {field.type} is not known")
     keys: list[Any] = [comparison_key(value, field.type) for value in field.categories.to_pylist()]
@@ -524,7 +536,7 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Return an operator and a key whose comparison is equivalent to the comparison with ``key``.
+    """Return an operator and a key for a comparison that is equivalent to the comparison with ``key``.
 
     ``key`` lies between two values of the column's type.
     """

@@ -1,4 +1,4 @@
-"""Read the rows of splits from column files, and choose which bytes of the data files to read, if any.
+"""Read rows from column files, and choose which bytes of the data files must be read.
 
 The returned rows are the same with and without column files. If there is no usable column file, the records
 are decoded.
@@ -30,7 +30,7 @@ from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The types whose values have the same order as the stored values, which the statistics of Parquet describe.
+# For these types, values have the same order as the stored values that Parquet's statistics describe.
 _ORDERED_TYPES = (
     pa.types.is_signed_integer,
     pa.types.is_float32,
@@ -41,11 +41,11 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# Files that can be read together and have fewer bytes than this are decoded, because reading one row from a
-# column file takes as long as reading thousands of rows.
+# Decode the records of a file with fewer bytes than this if the file can be read together with others.
+# Reading one row from a column file takes as long as reading thousands of rows.
 _SMALL_BYTES = 1 << 16
 
-# Parquet takes this many times as long for a byte of lists as the decoder takes for a byte of records.
+# Reading a byte of lists from Parquet takes this many times as long as decoding a byte of records.
 _LIST_COST = 2
 
 _UNUSABLE = "the column file is missing, damaged or describes other data"
@@ -56,12 +56,12 @@ _T = TypeVar("_T")
 
 
 class Choice(NamedTuple):
-    """What is read for a split, and why.
+    """The choice of what to read for a split, and the reason for the choice.
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
-    ``known`` contains the columns of the requested rows that `ColumnReads.choose` has read. ``fetch``
-    contains the byte ranges of the requested records, if `ColumnReads.choose` compared them with a read of
-    all records.
+    ``known`` contains the requested rows of the columns that `ColumnReads.choose` has read. If
+    `ColumnReads.choose` considered reading only some records, ``fetch`` contains the byte ranges of the
+    requested records.
     """
 
     source: Literal["all records", "some records", "column file", "no records"]
@@ -72,23 +72,24 @@ class Choice(NamedTuple):
 
 
 class ColumnReads:
-    """The splits of a partition, and the rows of these splits in column files.
+    """Read the rows of a partition's splits from column files, where possible.
 
-    The constructor checks that a data file is unchanged if a column file may be used instead. ``picks_rows``
-    is True if the caller passes the indices of the requested rows to `choose`. ``groups`` contains lists of
-    splits, in order. Small files that can be read together are in one list.
+    If a column file may replace a data file, the constructor checks that the data file is unchanged.
+    ``picks_rows`` is True if the caller passes the indices of the requested rows to `choose`. ``groups``
+    contains lists of splits, in the order of the partition's splits. Small files that can be read together
+    are in the same list of ``groups``.
     """
 
     def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
         self._partition, self._picks_rows = partition, picks_rows
-        # The columns of the result, and the columns of the filters, without partition columns.
+        # Exclude partition columns from the columns of the result and from the columns of the filters.
         values, every = partition.partition_values, partition.all_columns
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
         self._used = every.select(sorted(used))
         self._needed = self._wanted if partition.filters is None else self._used
         self._stored: dict[Split, StoredRows] = {}
-        self._reasons: dict[Split, str] = {}  # maps each split to why the records must be decoded
+        self._reasons: dict[Split, str] = {}  # maps each split to the reason why its records must be decoded
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
         for group in self.groups:
@@ -104,8 +105,8 @@ class ColumnReads:
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
         """Choose how to read a split. Evaluate the filters if the column file stores the filter columns.
 
-        If the partition has no filters, ``rows`` may contain the indices of the requested rows within the
-        split, in ascending order.
+        If there are no filters, ``rows`` may contain the indices of the requested rows in the split, in
+        ascending order.
         """
         partition, stored, known = self._partition, self._stored.get(split), None
         if stored is None:
@@ -132,9 +133,9 @@ class ColumnReads:
         return Choice("all records", fetch.rule, fetch=fetch)
 
     def possible(self, split: Split) -> Ints | None:
-        """Return the indices of the rows of a split for which the predicate of the partition may be true.
+        """Return the indices of the rows in a split for which the partition's predicate may be true.
 
-        Return None if the column file does not exclude any row.
+        Return None if the column file excludes no row.
         """
         predicate, stored = self._partition.predicate, self._stored.get(split)
         if stored is None or predicate is None:
@@ -154,8 +155,8 @@ class ColumnReads:
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
         """Yield the requested rows of a split. ``choice.source`` must not be "all records".
 
-        The last element is None if the column file turns out to be unusable. The rows that follow the yielded
-        rows must then be decoded.
+        If the column file turns out to be unusable, the last yielded element is None. After None, the caller
+        must decode the remaining rows of the split.
         """
         if choice.fetch is not None:
             yield self._fetched(choice.fetch)
@@ -189,8 +190,8 @@ class ColumnReads:
     def _tested(
         self, stored: StoredRows, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Read the columns of the filters or the predicate from the row groups in which the condition may be
-        true.
+        """Read the columns that the filters use, from the row groups in which the filters may be true.
+        Without filters, use the partition's predicate instead.
         """
         predicate = self._partition.filters or self._partition.predicate
         if predicate is None:
@@ -203,20 +204,22 @@ class ColumnReads:
     def _unread(
         self, stored: StoredRows, choice: Choice, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Read the result columns that ``choice.known`` lacks from the row groups with requested rows."""
+        """From row groups with requested rows, read the result columns that are not in ``choice.known``."""
         known = () if choice.known is None else choice.known.column_names
         columns = self._wanted.select(name for name in self._wanted.names if name not in known)
         return stored.each(_has_any(stored, choice.rows), columns, read)
 
     def _costly_lists(self, split: Split, stored: StoredRows) -> str:
-        """Return why decoding all records is faster than reading lists from the column file, or ""."""
+        """Return the reason why decoding all records is faster than reading lists from the column file.
+        Return "" if decoding is slower.
+        """
         if not any(column.depth for column in self._wanted.columns):
             return ""
         size, needed = split.stored_bytes, stored.stored_bytes(self._wanted, 0, stored.records)
         return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
 
     def _problem(self) -> str:
-        """Return the reason why no column file of the partition can be used, or ""."""
+        """Return the reason why the partition cannot use column files, or "" if column files can be used."""
         options = self._partition.options
         if options.damage.skips:
             return "damaged records are skipped"
@@ -229,7 +232,7 @@ class ColumnReads:
         return ""
 
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
-        """Return the rows of a split in its column file, or the reason why the column file cannot be used."""
+        """Return the `StoredRows` of a split, or the reason why the split's column file cannot be used."""
         if split.columns is None or split.records is None:
             return "the file has no column file"
         if is_small:
@@ -271,25 +274,25 @@ class ColumnReads:
 
 
 def rows_at(table: pa.Table, rows: Ints) -> pa.Table:
-    """Return the rows of a table at these indices, which are in ascending order without repetitions."""
+    """Return the rows of a table at the indices ``rows``, which must be ascending and unique."""
     if len(rows) == table.num_rows:
         return table
-    mask = np.zeros(table.num_rows, bool)  # Arrow's `take` could join too large chunks
+    mask = np.zeros(table.num_rows, bool)  # Arrow's `take` could join chunks to an array that is too large
     mask[rows] = True
     return table.filter(pa.array(mask))
 
 
 def _has_any(stored: StoredRows, rows: Ints | None) -> Mask:
-    """Return a mask of the row groups that contain at least one of the rows. None means all rows."""
+    """Return a mask of the row groups that contain one or more of the requested rows. None means all rows."""
     if rows is None:
         return np.ones(len(stored.groups), bool)
     return np.diff(np.searchsorted(rows, [0, *(stop for _, stop, _ in stored.groups)])) > 0
 
 
 def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mask:
-    """Return a mask of the row groups in which a predicate may be true, by the statistics of Parquet."""
+    """Return a mask of the row groups in which, by Parquet's statistics, a predicate may be true."""
     every = np.ones(len(stored.groups), bool)
-    if len(every) < 2:  # the snapshot's statistics prove as much as those of one row group
+    if len(every) < 2:  # the statistics of a single row group prove no more than the snapshot's statistics
         return every
     found = ((item.name, _range_of_groups(stored, item)) for item in columns.fields)
     ranges = {name: limits for name, limits in found if limits is not None}
@@ -297,7 +300,9 @@ def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mas
 
 
 def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
-    """Return the limits of a column in each row group, or None if Parquet's statistics lack the limits."""
+    """Return the limits of a column in each row group, or None if Parquet's statistics do not contain the
+    limits.
+    """
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
     found = [stored.reader.statistics(number, item.name) for _, _, number in stored.groups]
@@ -318,7 +323,7 @@ def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
-    """Describe the columns that a column file lacks, or return ""."""
+    """Describe the columns that are not in a column file, or return "" if no column is missing."""
     lacking = [repr(item.name) for item in schema.fields if not reader.features.issuperset(item.features)]
     more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
     return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""

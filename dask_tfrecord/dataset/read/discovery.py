@@ -2,8 +2,8 @@
 
 The files and columns of a path can be found in two ways. If a directory has a snapshot, the snapshot lists
 the files and columns. If there is no snapshot, the files are listed, and the columns are inferred from a
-sample of the records. Both ways produce a `ReadPlan` with one partition for each file. After that, `plan`
-divides the files into the partitions that are read.
+sample of the records. With or without a snapshot, `find` returns a `ReadPlan` in which each file is one
+partition. Finally, `plan` divides the files into the partitions that tasks read.
 """
 
 import logging
@@ -74,7 +74,7 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
-    """Call a function with each argument, one after the other: the simplest `ComputeEach`."""
+    """Call ``function`` with each argument, one after the other, and return the results."""
     return list(map(function, arguments))
 
 
@@ -94,11 +94,11 @@ def open_path(
 def find(
     paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach = one_by_one
 ) -> ReadPlan:
-    """Find the files and the columns of a path. In the result, each file is one partition.
+    """Find the files and the columns of a path. In the returned plan, each file is one partition.
 
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
-    contains no files to read. Raise CorruptRecordError if a record of the sample is damaged, or if a file of
-    the snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
+    contains no files to read. Raise CorruptRecordError if a sampled record is damaged, or if a file of the
+    snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
     """
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
@@ -124,14 +124,14 @@ def find(
 def _discover_by_listing(
     paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """List the files, and infer all columns without a requested type from a sample of the records."""
+    """List the files. Infer the type of each column without a requested type from a sample of the records."""
     requested = request.requested
     listing = list_files(paths, request.storage_options, request.filesystem)
     listing = committed_files(listing, use_snapshot=request.use_snapshot)
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
     is_checked = chosen.mask
-    if chosen.records is not None:  # a description with record counts lists all files
+    if chosen.records is not None:  # a description of TFDS with record counts lists all files
         is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
     warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
@@ -154,7 +154,7 @@ def _discover_by_listing(
 
 
 def _described_columns(store: Store, directory: str, request: ReadRequest) -> DescribedColumns | None:
-    """Return the columns that the ``features.json`` of TFDS in a directory describes."""
+    """Return the columns that the TFDS file ``features.json`` in a directory describes."""
     path = store.public(f"{directory}/{FEATURES}")
     with located(path=path):
         found = described_columns(
@@ -169,8 +169,8 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
 def _discover_by_snapshot(
     store: Store, snapshot: Snapshot, files: FileList, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """Take the files and columns from a snapshot. If the caller requests another record type than that of the
-    snapshot, infer the columns.
+    """Return a read plan with the files and columns of a snapshot. If the caller requests a record type that
+    differs from the record type of the snapshot, infer the columns.
     """
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
@@ -210,7 +210,7 @@ def _whole_files(files: FileList, values: Mapping[str, pa.Array]) -> Partitions:
 def _with_split(
     values: dict[str, pa.Array], names: pa.Array | None, request: ReadRequest
 ) -> dict[str, pa.Array]:
-    """Add the column ``split`` to the partition columns, or remove this column if one split is chosen."""
+    """Add the partition column ``split``, or remove the column if one split is chosen."""
     requested = request.requested
     if names is None:
         return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
@@ -221,7 +221,7 @@ def _with_split(
 
 
 def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
-    """Restrict the plan for a dataset with a snapshot to the files of the requested splits."""
+    """Restrict the read plan of a snapshot to the files of the requested splits."""
     store, files = found.store, found.files
     stored = snapshot.file_list.partition_columns
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
@@ -246,7 +246,8 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
 
 
 def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Divide the files of a plan with one partition for each file into the partitions that tasks read.
+    """Divide the files of ``found`` into the partitions that tasks read. In ``found``, each file is one
+    partition.
 
     Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
     files can be split. Small files share partitions.
@@ -295,7 +296,9 @@ def _blocks_beside_columns(files: FileList) -> FileList | None:
 
 
 def _taken(data: Any, positions: Positions) -> Any:
-    """Take elements of an array or a file list, without a copy if the positions are those of all elements."""
+    """Take elements of an array or a file list. If ``positions`` selects all elements in order, return
+    ``data`` itself.
+    """
     is_all = np.array_equal(positions, np.arange(len(data)))
     return data if is_all else data.take(pa.array(positions, pa.int64()))
 
@@ -303,7 +306,7 @@ def _taken(data: Any, positions: Positions) -> Any:
 def _blocks_of_large(
     found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
-    """Map the index of each file that is larger than a partition to the blocks of the file."""
+    """Map the index of each file that is larger than ``blocksize`` to the file's blocks."""
     is_described = "blocks" in files
     if blocksize is None or (is_described and request.whole_files):
         return {}
@@ -313,9 +316,9 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # Use the blocks of a data file of this library even if the file's stamp has changed. No writer
-            # reuses the name of such a file for other content. If the content did change, the record
-            # checksums would not match.
+            # Use the blocks of a data file of this library even if the file's ETag or modification time has
+            # changed. No writer reuses the name of a data file of this library for other content. If the
+            # content of the file did change, the record checksums would not match.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))
@@ -337,7 +340,9 @@ def _blocks_of_large(
 def _sort_by_key(
     found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
-    """Return the file indices, sorted so that the files of a key are adjacent, and the range of each key."""
+    """Sort the file indices so that files with the same key are adjacent. Return the sorted indices, and the
+    range of each key.
+    """
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
@@ -361,19 +366,20 @@ def _sample(
 
 
 def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
-    """Select the columns of a snapshot's file list that a read with this schema can use.
+    """From a snapshot's file list, select the columns that a read with ``schema`` can use.
 
-    If a file may have changed since the snapshot was written, the record count becomes null. With wrong
-    statistics or a wrong count, a read could lose rows.
+    If a file may have changed since the snapshot was written, the record count of the file becomes null.
+    Wrong statistics or a wrong record count could cause a read to lose rows.
     """
     names, columns = [*INFO_SCHEMA.names, "blocks", "file_records"], {"records": files["file_records"]}
-    # The statistics of a column are valid only if the column is read as the stored type. If the records are
-    # read as another record type, no statistics are used: a payload column may have a stored column's name.
+    # The statistics of a column are valid only if the column is read as the stored type. Statistics are not
+    # used if the records are read as another record type, because a payload column may have the name of a
+    # stored column.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.leaves} & {*schema.leaves}
         known = {statistics_name(item.name) for item in same}
         names += [name for name in files.rows.column_names if name in known]
-        # Column files, too, are valid only for the stored record type.
+        # Column files are valid only for the stored record type.
         if COLUMN_FILE in files:
             columns[COLUMN_FILE] = pc.if_else(files["file_records"].is_valid(), files[COLUMN_FILE], None)
     return files.select(names).with_columns(columns)

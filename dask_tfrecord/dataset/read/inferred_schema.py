@@ -1,7 +1,7 @@
 """Infer the columns of files without a stored schema, and find features that differ from their columns.
 
-The columns come from a sample of the records. An error about features that differ suggests arguments with
-which `read_tfrecord` can read these features.
+The columns are inferred from a sample of the records. If a feature differs from its column, the error
+suggests arguments with which `read_tfrecord` can read the feature.
 """
 
 from collections import Counter
@@ -41,10 +41,10 @@ PAYLOAD = pa.field("record", pa.binary())
 
 
 class InferredColumns(NamedTuple):
-    """The columns of the records, inferred from a sample or requested, without partition columns.
+    """The inferred or requested columns of the records, without partition columns.
 
-    Records may have the ``ignored_features``, although no column reads these features. Error messages use the
-    ``evidence`` from the sample, which is None if no schema was inferred.
+    Records may contain the ``ignored_features``, which no column reads. Error messages use the ``evidence``
+    from the sample. ``evidence`` is None if no schema was inferred.
     """
 
     schema: Schema
@@ -60,11 +60,11 @@ def infer_columns(
 ) -> InferredColumns:
     """Combine the requested columns with the columns that are inferred from a sample of the records.
 
-    Partition columns are not read from the records. ``take_sample`` is not called if the caller gives all
-    columns and the record type, or if a file beside the data describes all columns (``described``). Types
-    that the caller gives override described types. Warn if records that parse as messages are read as bytes,
-    or if ``schema=`` seems to misspell a name. Raise SchemaError if a requested column contradicts the
-    sample, or if no type fits all values of a column.
+    Partition columns are not read from the records. No sample is taken if the caller gives all columns and
+    the record type, or if ``described`` describes all columns. Types that the caller gives override the types
+    in ``described``. Warn if records that parse as messages are read as bytes, or if ``schema=`` seems to
+    misspell a name. Raise SchemaError if a requested column contradicts the sample, or if no type fits all
+    values of a column.
     """
     requested, record_type, certain = request.requested, request.known_record_type, request.infer == "all"
     types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
@@ -114,7 +114,7 @@ def _described_columns(
 ) -> InferredColumns:
     """Combine the columns that a file describes with the columns that the caller requests.
 
-    Columns that the file describes without a known type are inferred from the sample.
+    If the file describes a column without a known type, the column is inferred from the sample.
     """
     requested = request.requested
     fields = {name: Field.in_form(name, form) for name, form in described.forms.items()}
@@ -141,12 +141,13 @@ def _described_columns(
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
-    """Infer columns that can store the sampled values. ``given`` contains the types that the caller gave.
+    """Infer columns that can store the sampled values. ``given`` maps column names to the types that the
+    caller gave.
 
     A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
     scalar column. A feature list becomes a list of lists. A feature of bytes becomes a string column if all
-    sampled values are text. A feature without any value becomes a column of the null type. Raise SchemaError,
-    which names the features, if no type fits all sampled values of some features.
+    sampled values are text. A feature without any value becomes a column of the null type. If no type fits
+    all sampled values of some features, raise a SchemaError that names these features.
     """
     types = dict(given)
     if sample.record_type == "bytes":
@@ -180,7 +181,9 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
 
 
 def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Map each feature of columns with these types to a type. A struct has a feature for each field."""
+    """Map each feature of the columns in ``types`` to the type of the feature. A struct column has one
+    feature for each field.
+    """
     found = (one for item in types.items() for one in Field(*item).family)
     return {one.name: pa.int64() if one.is_struct else one.type for one in found}
 
@@ -188,7 +191,7 @@ def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
     """Correct the inferred record type of a sample if the given types require another record type."""
     nested = any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(types).values())
-    # The user gave types, and so knows that the records contain features.
+    # A user who passes types knows that the records contain features.
     if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")
         nested = nested or any(feature.feature_list for feature in sample.features)
@@ -200,7 +203,7 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
             Remedy("schema", None),
             Remedy("record_type", "bytes", "read the payloads unparsed"),
         )
-    # No sampled record has a feature list, so the type "example" was inferred.
+    # The type "example" was inferred, because no sampled record contains a feature list.
     if nested and record_type == "infer" and sample.known_type == "example":
         return replace(sample, record_type="sequence_example")
     return sample
@@ -220,7 +223,8 @@ def _warn_of_bytes(sample: Sample) -> None:
 def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:
     """Return an error for each feature that no column can read.
 
-    No column can read a feature with values of two kinds, or in both the context and the feature lists.
+    No column can read a feature with values of two kinds, or a feature that occurs in both the context and
+    the feature lists.
     """
     if sample.record_type == "bytes":
         return {}
@@ -242,7 +246,9 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Return one error for several features. The remedy of the error excludes all of the features."""
+    """Merge the errors of several features into one error. The remedy in the merged error excludes all of the
+    features.
+    """
     first, *others = errors
     if not others:
         return first
@@ -269,9 +275,10 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 
 
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Raise SchemaError if a column reads the context but its feature is a feature list, or the reverse.
+    """Raise SchemaError if a column would read the context but its feature is a feature list, or if a column
+    would read feature lists but its feature is in the context.
 
-    Otherwise, all values of the column would be null.
+    Without this error, all values of the column would be null.
     """
     counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:
@@ -290,8 +297,8 @@ def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
 def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
     """Merge features that occur in both the context and the feature lists of SequenceExamples.
 
-    A feature without values is dropped if the feature of the same name in the other map has values. A context
-    feature without values is also dropped if there is a feature list of the same name.
+    A feature without values is dropped if a feature of the same name in the other map (context or feature
+    lists) has values. A context feature without values is dropped if any feature list has the same name.
     """
     with_values = {feature.name for feature in features if feature.kinds}
     lists = {feature.name for feature in features if feature.feature_list}
@@ -322,16 +329,19 @@ class Drift(NamedTuple):
     """A feature that has no column, or whose values the column cannot read."""
 
     name: str
-    problem: str  # a text that begins with the name of the feature
-    type: pa.DataType  # the type of a column that could read the feature
+    problem: str  # A text that begins with the name of the feature.
+    type: pa.DataType  # The type of a column that could read the feature.
     kinds: tuple[str, ...]
-    expected: str | None  # the kind that the column reads; None without a column, or if the column is null
-    is_in_other_map: bool  # the column reads the context but the feature is a feature list, or the reverse
-    has_two_maps: bool  # some records have the feature in the context, and others in the feature lists
+    # The kind that the column reads, or None if the feature has no column or a column of the null type.
+    expected: str | None
+    is_in_other_map: bool  # The column reads the context, and the feature is a feature list, or vice versa.
+    has_two_maps: bool  # Some records have the feature in the context, and others in the feature lists.
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
-    """Return the sampled features that differ from their columns. Features in ``allowed`` need no column."""
+    """Return the sampled features that have no column or that differ from their columns. Features in
+    ``allowed`` need no column.
+    """
     columns = {one.name: one for item in schema.fields for one in stored_fields(item)}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
@@ -349,10 +359,11 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
 
 
 def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaError:
-    """Extend the error about one value, so that the error names all columns of the split that do not fit.
+    """Extend an error about one value, so that the error names all features of the split that do not fit
+    their columns.
 
-    If possible, the new error suggests one remedy for all of these columns. To find the columns, the function
-    reads all records of the split a second time.
+    If possible, the extended error suggests one remedy for all of the named features. To find the features,
+    the function reads all records of the split a second time.
     """
     schema, options, allowed = reader.schema, reader.options, reader.known
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
@@ -361,7 +372,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
         sample = sample_split(reader.store, split, options=lenient, record_type=record_type)
     except (TFRecordError, OSError):
         return error
-    if allowed is None:  # no feature needs a column
+    if allowed is None:  # records may contain features without a column
         allowed = [(feature.name, feature.feature_list) for feature in sample.features]
     drifts = find_drift(sample, schema, allowed)
     drift = next((one for one in drifts if one.name == error.feature), None)
@@ -379,7 +390,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
 
 
 def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
-    """Return arguments of `read_tfrecord` with which all features in ``drifts`` can be read."""
+    """Return remedies: arguments with which `read_tfrecord` can read all features in ``drifts``."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}

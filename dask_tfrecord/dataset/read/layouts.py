@@ -1,9 +1,9 @@
 """Interpret directories of other tools: find the split of each file, and find missing files.
 
-TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``, and the file names contain the name
-of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow and TFX
-number the files of a write, such as ``train-00000-of-00002``. The names of this library's files contain such
-numbers, too, but the snapshot decides which files must exist.
+TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``. The name of each TFDS file contains
+the name of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow
+and TFX number the files of a write, with names such as ``train-00000-of-00002``. The names of files that this
+library writes contain the same kind of numbers, but the snapshot decides which files must exist.
 """
 
 import json
@@ -32,7 +32,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.tfds import INFO, LABELS
 
-# The template of TFDS file names for a split whose description has no template.
+# The template of TFDS file names for a split whose description contains no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _FORMAT = "tfrecord"
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -41,11 +41,11 @@ _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r
 
 @dataclass(frozen=True)
 class SplitDescription:
-    """The description of a split in the ``dataset_info.json`` of TFDS.
+    """The description of a split in the TFDS file ``dataset_info.json``.
 
-    ``template`` is the template of the file names, relative to the directory of the dataset. ``fields``
-    contains the template values that all files share. ``lengths`` contains the number of records of each
-    file, and is empty if these numbers are unknown.
+    ``template`` is the template of the file names, relative to the directory of the dataset. ``fields`` maps
+    template fields to the values that all files of the split share. ``lengths`` contains the record count of
+    each file, or is empty if the record counts are unknown.
     """
 
     name: str
@@ -60,7 +60,7 @@ class SplitDescription:
 
     @cached_property
     def shards(self) -> dict[str, int]:
-        """Map each file of the split to its record count, or return {} for unknown fields in the template."""
+        """Map each file of the split to its record count, or return {} if the template has unknown fields."""
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
             return {}
@@ -76,13 +76,16 @@ class SplitDescription:
 
 
 def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
-    """Fill in a file name template. A field without a value becomes a pattern for any text."""
+    """Fill in a file name template. A template field without a value becomes a pattern that matches any text
+    without a slash.
+    """
     parts = _FIELD.split(template)
     return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
 
 
 def read_info(store: Store, directory: str) -> dict[str, Any]:
-    """Return the content of the ``dataset_info.json`` in a directory, or an empty dict without this file.
+    """Return the content of ``dataset_info.json`` in a directory, or an empty dict if the file does not
+    exist.
 
     Raise TFRecordError if the file is not valid JSON, or if the file format of the dataset is not
     TFRecord.
@@ -106,7 +109,9 @@ def read_info(store: Store, directory: str) -> dict[str, Any]:
 
 
 def supervised_keys(info: Any) -> tuple[str, ...]:
-    """Return the features that ``dataset_info.json`` calls the input and the label of a model."""
+    """Return the names of the features that ``dataset_info.json`` declares as the input and the label of a
+    model.
+    """
     if not isinstance(info, dict):
         return ()
     key = info.get("featureKey")
@@ -118,9 +123,9 @@ def supervised_keys(info: Any) -> tuple[str, ...]:
 
 
 def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
-    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists, if there are any.
+    """Return the splits that the TFDS file ``dataset_info.json`` in a directory lists, if there are any.
 
-    Raise TFRecordError if two splits have the same name. Raise also the errors of `read_info`.
+    Raise TFRecordError if two splits have the same name. Also raise the errors of `read_info`.
     """
     info = read_info(store, directory)
     splits = info.get("splits")
@@ -144,9 +149,9 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     return tuple(found)
 
 
-# Matches the path of a file in a numbered set. The groups are the text before the numbers, the index of the
-# file, how many files the set has, the text after the numbers, and a codec suffix. The suffix may differ
-# between the files.
+# Matches the path of a file in a numbered set. The groups are the text before the numbers, the file's index,
+# the number of files in the set, the text after the numbers, and a codec suffix. The codec suffix may differ
+# between files of one set.
 _MEMBER = re.compile(
     r"((?:.*\D)?)(\d{1,9})-of-(\d{1,9})((?:[^\d/][^/]*?)??)((?:\.(?:gz|gzip|zz|zlib|zst|zstd|lz4|bz2|xz))?)",
     re.DOTALL,
@@ -154,16 +159,17 @@ _MEMBER = re.compile(
 
 _SHOWN = 4
 
-# At most this many missing files of a set are compared with a glob, which takes a microsecond for each file.
+# At most this many missing files of a set are compared with the globs. Comparing a file with a glob takes a
+# microsecond.
 _MOST = 10_000
 
 
 def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
-    """Warn if a directory or a glob lacks files of a numbered set.
+    """Warn if files of a numbered set are missing from a directory or a glob.
 
-    A file that a glob would not match is not missing, because the caller did not ask for the file. Files that
-    the caller passed by their full names cause no warning. ``is_checked`` is False for files that are not
-    read, or whose set a description already lists.
+    A missing file causes no warning if no glob of the caller matches the name of the file. Files that the
+    caller passed by their full names cause no warning. ``is_checked`` is a mask that is False for files that
+    are not read, and for files of sets that a description lists.
     """
     globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
     sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}
@@ -213,7 +219,7 @@ def _patterns(glob: str) -> list[re.Pattern[str]]:
 # The name of the partition column that contains the name of each file's split.
 SPLIT = "split"
 
-# The value of ``split=`` that stands for all splits, as in TFDS.
+# The value of ``split=`` that selects all splits, as in TFDS.
 ALL = "all"
 
 # The name of a split, the names of several splits, "all", or None if the caller does not choose a split.
@@ -222,7 +228,7 @@ WantedSplits: TypeAlias = str | tuple[str, ...] | None
 # Matches names of TFDS files whose split has no description.
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 
-# Matches a path up to the last directory whose name is that of a TFX split.
+# Matches a path up to the last directory that is named like a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
@@ -231,12 +237,12 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True)
 class FoundSplits:
-    """The splits to which listed files belong.
+    """The split of each listed file.
 
-    For each file, ``names`` contains the split, ``roots`` the directory of the dataset, and ``records`` the
-    record count in a description. Each split, directory and record count may be None. ``missing`` maps splits
-    to the first missing file that a description lists. ``descriptions`` maps each directory that TFDS
-    describes to the splits of the directory.
+    For each file, ``names`` contains the name of the split, ``roots`` the directory of the dataset, and
+    ``records`` the record count in the dataset's description. Each split, directory and record count may be
+    None. ``missing`` maps each incomplete split to the first file that a description lists but that does not
+    exist. ``descriptions`` maps each directory that TFDS describes to the splits of the directory.
     """
 
     listing: Listing
@@ -273,7 +279,7 @@ class FoundSplits:
                 raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
-        """Return a mask that is False for files which the description of a complete TFDS dataset does not
+        """Return a mask that is False for the files that the description of a complete TFDS dataset does not
         list.
         """
         is_listed = np.array(
@@ -312,7 +318,7 @@ class FoundSplits:
 
     @property
     def _groups(self) -> list[slice]:
-        """The files of each path that the caller passed, as a slice of the listed files."""
+        """For each path that the caller passed, a slice that selects the path's files from the listing."""
         return [slice(*edges) for edges in pairwise(accumulate(self.listing.counts, initial=0))]
 
     def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
@@ -374,7 +380,9 @@ def find_splits(listing: Listing) -> FoundSplits | None:
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file, and the directory of the file's dataset. Either value may be None."""
+    """Return the split of a file, and the directory of the file's dataset. The split or the directory may be
+    None.
+    """
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)
@@ -391,9 +399,10 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Return the directories with file names of several splits, if TFDS describes these directories.
+    """Among the directories whose file names suggest several splits or versions, return the directories that
+    TFDS describes.
 
-    Only globs and lists of files need this search, because they do not list the description files. The
+    This search is needed only for globs and lists of files, which do not include the description files. The
     listing of a directory includes the description files.
     """
     if listing.base:
@@ -404,13 +413,14 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
             continue
         if match := _DEFAULT_NAME.fullmatch(name_of(path)):
             splits.setdefault(parent_of(path), set()).add(match[1])
-    # Files of one split in several directories are a mixture if the directories are versions of a dataset.
+    # Check several directories even if all files belong to one split, because the directories may be versions
+    # of a dataset.
     suspicious = [one for one in splits if len(splits[one]) > 1 or len(splits) > 1]
     return described_directories(store, suspicious)
 
 
 def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
-    """Return the directories that contain a file in which TFDS describes a dataset."""
+    """Return the directories that contain a description file of TFDS."""
 
     def is_described(directory: str) -> bool:
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
@@ -424,7 +434,9 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
 def _unknown_split(
     listing: Listing, wanted: str | tuple[str, ...], available: Sequence[str]
 ) -> TFRecordError:
-    """Return the exception for an unknown split. Explain that slices and sums are not supported."""
+    """Return the exception for an unknown split. If ``wanted`` contains a slice or a sum of splits, explain
+    that slices and sums are not supported.
+    """
     given = (wanted,) if isinstance(wanted, str) else wanted
     names = tuple(
         dict.fromkeys(re.sub(r"\[.*", "", one).strip() for text in given for one in text.split("+"))
@@ -448,11 +460,12 @@ def _unknown_split(
 
 
 class ChosenFiles(NamedTuple):
-    """The listed files to read: a mask of the listed files, then facts about each chosen file.
+    """The files to read: ``mask`` selects files from the listing, and all other fields describe the chosen
+    files.
 
-    ``names`` contains the splits of the files, or is None if the result has no column of splits. ``records``
-    contains the record counts in the description of TFDS, if TFDS describes the files. The ``features.json``
-    in the directory ``description`` describes the columns.
+    ``names`` contains the split of each chosen file, or is None if the result has no split column. If TFDS
+    describes the files, ``records`` contains the described record count of each chosen file. The
+    ``features.json`` in the directory ``description`` describes the columns.
     """
 
     mask: pa.Array
@@ -466,12 +479,13 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
 
     ``known`` contains the value of the partition column ``split`` for each file. If ``known`` is None, the
     layout of the directories determines the splits. If ``wanted`` is None, choose all files. For a directory
-    with a complete dataset, None means "all". For other paths, None raises an error if the layout has several
-    splits. Warn of files in a directory of TFDS that are not read because the description does not list them.
+    with a complete dataset, ``wanted=None`` means "all". For all other paths, ``wanted=None`` raises an error
+    if the layout has several splits. Warn about files in a TFDS directory that are not read because the
+    description does not list them.
 
-    Raise TFRecordError if one path leads to several datasets, if ``wanted`` is None and one path leads to
-    several splits, or if ``wanted`` names an unknown split. Raise CorruptRecordError if a file of a chosen
-    split is missing, although the description of the dataset lists the file.
+    Raise TFRecordError if one path leads to several datasets, or if ``wanted`` names an unknown split. Raise
+    TFRecordError if ``wanted`` is None and one path leads to several splits. Raise CorruptRecordError if the
+    dataset's description lists a file of a chosen split that does not exist.
     """
     found = find_splits(listing)
     is_read = np.ones(len(listing.files), bool)

@@ -22,7 +22,7 @@ from dask_tfrecord.schema.fields import Field, Schema
 # If a partition has more splits than this, pickling the partition compresses the splits.
 _FEW_SPLITS = 8
 
-# Ranges of row indices. Each range is a pair: the index of the first row, and the index after the last row.
+# Ranges of row indices. Each range is a pair of the index of the first row and the index after the last row.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -31,29 +31,29 @@ class PlannedPartition:
     """The part of a read plan that one task reads."""
 
     store: Store
-    splits: tuple[Split, ...]  # in the order of their rows
-    schema: Schema  # the columns of the result
+    splits: tuple[Split, ...]  # The splits in the order of their rows.
+    schema: Schema  # The columns of the result.
     options: ReadOptions
-    partition_values: dict[str, pa.Array]  # each array contains the one value of all rows
+    partition_values: dict[str, pa.Array]  # each array contains one value, which all rows share
     filters: Predicate | None = None
-    filter_fields: tuple[Field, ...] = ()  # the columns of `filters` that are not in `schema`
-    # The range of row indices within the partition for each of `splits`. None means that the row indices are
-    # unknown, or that they are consecutive from 0.
+    filter_fields: tuple[Field, ...] = ()  # The columns of `filters` that are not in `schema`.
+    # For each of `splits`, the range of row indices in the partition. None means that the row indices are
+    # unknown, or that the indices count from 0 without gaps.
     row_ranges: RowRanges | None = None
-    # The features that records may have. A record with any other feature raises an error. None allows any
-    # feature.
+    # The features that a record may contain. A record with a feature outside this tuple raises an error. None
+    # allows any feature.
     allowed_features: tuple[FeatureKey, ...] | None = None
     # The files that were left out because of the statistics in a snapshot. The task checks that the pruned
     # files are unchanged, because the statistics of a changed file prove nothing.
     pruned_files: FileList | None = None
-    predicate: Predicate | None = None  # used only by `read_possible`, to leave out rows
-    predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
+    predicate: Predicate | None = None  # Only `read_possible` uses this predicate, to leave out rows.
+    predicate_fields: tuple[Field, ...] = ()  # The columns of `predicate`, without partition columns.
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compress the splits if there are many, because the paths of many splits have much in common."""
+        """Compress the splits if there are many, because the paths of many splits are similar."""
         state = dict(vars(self))
         if len(self.splits) > _FEW_SPLITS:
             state["splits"] = zlib.compress(pickle.dumps(self.splits), level=1)
@@ -66,7 +66,7 @@ class PlannedPartition:
 
     @property
     def file_names(self) -> str:
-        """The paths of the files that the partition reads, as one text for messages."""
+        """The paths of the files that the partition reads, joined into one string for messages."""
         return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
 
     def filtered(self, table: pa.Table) -> pa.Table:
@@ -80,8 +80,8 @@ class PlannedPartition:
         return table.select(self.schema.names)
 
     def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
-        """Return the outcome of filters for each row of a table of the partition. An error names the files of
-        the partition.
+        """Return the outcome of ``filters`` for each row of a table. If the filters cannot be applied, the
+        error names the files of the partition.
         """
         with located(path=lambda: self.file_names):
             return filters.mask(table)
@@ -98,8 +98,9 @@ class PlannedPartition:
 
     @cached_property
     def all_columns(self) -> Schema:
-        """The columns of the result, followed by the other columns that the filters need."""
-        if not self.filter_fields:  # all tasks share the cached properties of the schema
+        """The columns of the result, followed by all further columns that the filters need."""
+        # Return the same schema, so that all tasks share the schema's cached properties.
+        if not self.filter_fields:
             return self.schema
         return replace(self.schema, fields=self.schema.fields + self.filter_fields)
 
@@ -116,7 +117,7 @@ class PlannedPartition:
         return TableReader(self.store, self.stored_columns, self.options, self.allowed_features)
 
     def known_count(self, split: Split) -> int | None:
-        """Return the row count of a split if its records need not be read, and otherwise None."""
+        """Return the row count of a split if the records need not be read, and None otherwise."""
         must_check = self.allowed_features is not None or self.options.damage.skips
         return None if must_check or self.stored_columns.fields else split.records
 
@@ -124,5 +125,5 @@ class PlannedPartition:
         value = self.partition_values[item.name]
         try:
             return item.load(value.take(pa.repeat(0, count)))
-        except SchemaError as error:  # an older release may have written unchecked categories
+        except SchemaError as error:  # an older release may have written categories without checking them
             raise error.replaced(path=self.file_names, record=None) from None

@@ -1,7 +1,7 @@
 """Plan a read: the files, the columns, the partitions, and the splits that each partition reads.
 
-Several partitions share a large file, and small files share a partition. A read plan is part of the Dask
-graph. `divisions` finds the index values at which partitions begin.
+Several partitions share a large file, and several small files share a partition. A read plan is part of the
+Dask graph. `divisions` finds the index values at which partitions begin.
 """
 
 import hashlib
@@ -66,32 +66,32 @@ class ReadPlan:
     """The files to read, the columns to read, and the division of the files into partitions."""
 
     store: Store
-    # There is at least one partition, which may be empty. The table of splits contains the values of
-    # partition columns, which are the same in all splits of a partition. If the dataset has a snapshot, the
-    # table also contains the column ``file_records`` and the statistics of each file. ``file_records`` is the
-    # number of records of the complete file, or null if the snapshot may not describe the present content of
-    # the file.
+    # A read plan contains at least one partition, which may be empty. The table of splits contains the values
+    # of partition columns, which are the same in all splits of a partition. If the dataset has a snapshot,
+    # the table of splits contains the column ``file_records`` and the statistics of each file.
+    # ``file_records`` is the number of records in the complete file, or null if the snapshot may not describe
+    # the present content of the file.
     partitions: Partitions
-    schema: Schema  # all columns, including partition columns
+    schema: Schema  # all columns to read, including partition columns
     options: ReadOptions
-    filters: Predicate | None = None  # a file in which no row can meet the filters belongs to no partition
-    # Partition columns. A feature with one of these names raises an error, because the user has not chosen
-    # between the feature and the partition column.
+    filters: Predicate | None = None  # A file in which no row can meet the filters belongs to no partition.
+    # Partition columns. A feature with the name of one of these partition columns raises an error, because
+    # the user has not chosen between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
-    # The files that the statistics in a snapshot alone exclude from all partitions.
+    # The files that only the statistics in a snapshot exclude from all partitions.
     pruned_files: FileList = field(default_factory=partial(FileList.of, ()), hash=False)
-    ignored_features: frozenset[str] = frozenset()  # features that no column reads, but records may have
-    index: Levels = ()  # the columns that were the index of the written DataFrame
-    columns_name: str | None = None  # ``columns.name`` of the written DataFrame
-    keys: tuple[range, ...] | None = None  # the partitions of each key, if a task reads all rows of one key
+    ignored_features: frozenset[str] = frozenset()  # Records may have these features, which no column reads.
+    index: Levels = ()  # The columns that were the index of the written DataFrame.
+    columns_name: str | None = None  # The value of ``columns.name`` of the written DataFrame.
+    keys: tuple[range, ...] | None = None  # The partitions of each key, if one task reads all rows of a key.
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.
     blocks: FileList | None = field(default=None, hash=False)
-    left_out: tuple[int, int] = (0, 0)  # how many files and bytes partition values exclude
+    left_out: tuple[int, int] = (0, 0)  # the numbers of files and of bytes that partition values exclude
 
     @property
     def summary(self) -> str:
-        """A line of text: how many files, rows, bytes and partitions are read, and which columns."""
+        """A one-line summary of the files, rows, bytes, partitions and columns to read."""
         sizes, counts = self.files.distinct()["bytes"], self.files["records"]
         parts = [f"{len(sizes):,} files"]
         if not counts.null_count and not self.options.damage.skips:
@@ -104,7 +104,7 @@ class ReadPlan:
 
     @property
     def files(self) -> FileList:
-        """The files, with a row for each split."""
+        """The file list, with one row for each split."""
         return self.partitions.files
 
     @property
@@ -122,7 +122,7 @@ class ReadPlan:
     def with_origin_columns(self) -> Self:
         """Append the path column and the offset column, if the options name them.
 
-        Raise SchemaError if another column has the name of one of these columns.
+        Raise SchemaError if the path or offset column has the name of another column.
         """
         names = self.options.origin_columns
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
@@ -141,12 +141,12 @@ class ReadPlan:
     def partitioner(
         self, schema: Schema, predicate: Predicate | None = None, *, skips_rows: bool = False
     ) -> Callable[[int], Partition]:
-        """Return a function that maps the index of a partition to the `Partition` that its task reads.
+        """Return a function that maps a partition index to the `Partition` that the partition's task reads.
 
         ``schema`` contains the columns to read. ``predicate`` is a filter that Dask applies after the read.
-        The task skips splits in which no row can pass the predicate, and does not filter the rows of the
-        remaining splits. If ``skips_rows`` is True, `Partition.read_possible` may leave out rows that do not
-        pass.
+        The task skips splits in which no row can pass the predicate. The task does not filter the rows of the
+        remaining splits by the predicate. If ``skips_rows`` is True, `Partition.read_possible` may leave out
+        rows that do not pass the predicate.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
@@ -166,7 +166,7 @@ class ReadPlan:
                 splits = tuple(map(self._with_blocks, splits))
             names = schema.names if filters is None else [*schema.names, *filter_names]
             values = {
-                # A slice would pickle the values of all partitions.
+                # Pickling a slice would pickle the values of all partitions.
                 name: self.partition_values[name].take(pa.array([index]))
                 for name in names
                 if name in self.partition_values and splits
@@ -205,7 +205,9 @@ class ReadPlan:
         return {path: number for number, path in enumerate(paths)}
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
-        """Make the task of a partition also check the files of the partitions outside ``indices``."""
+        """Return a partition whose task also checks for changes in the files of the partitions that are not
+        in ``indices``.
+        """
         others = self._files_of(~self._is_among(indices))
         pruned = [] if partition.pruned_files is None else [partition.pruned_files]
         return replace(partition, pruned_files=FileList.joined([*pruned, others]))
@@ -214,7 +216,7 @@ class ReadPlan:
         """Return True if the files of the partitions ``indices`` have not changed since the listing.
 
         Raise FileChangedError if a file has changed. Return False if the store fails, because the process
-        of the optimizer may be unable to reach the store.
+        that runs the optimizer may be unable to reach the store.
         """
         try:
             files = self._files_of(self._is_among(indices))
@@ -232,7 +234,7 @@ class ReadPlan:
         return self._of_splits(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
 
     def _of_splits(self, splits: npt.NDArray[np.int64]) -> FileList:
-        """Return the files of some splits, without the columns that come from a snapshot."""
+        """Return the files of some splits, without the columns of the file list that come from a snapshot."""
         return self.files.select(INFO_SCHEMA.names).take(splits)
 
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
@@ -243,7 +245,7 @@ class ReadPlan:
         not_stored = {*self.partition_values, *self.options.origin_columns}
         stored = (item for item in self.schema.fields if item.name not in not_stored)
         features = [feature.feature for item in stored for feature in item.features]
-        # The writer of the snapshot has checked that the records have no features.
+        # The writer of the snapshot has checked that the records contain no features.
         if self.is_described and not features:
             return None
         names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
@@ -253,18 +255,18 @@ class ReadPlan:
 
     @cached_property
     def is_described(self) -> bool:
-        """True if a snapshot describes the present content of at least one file."""
+        """True if a snapshot describes the present content of one or more files."""
         files = self.files
         return "file_records" in files and files["file_records"].null_count < len(files)
 
     def without_statistics(self) -> Self:
-        """Return the plan without the statistics and the blocks of files, which only predicates need."""
+        """Return the plan without the statistics and blocks of files, because only predicates need them."""
         names = self.files.rows.column_names
         files = self.files.select(name for name in names if not name.startswith(STATISTICS))
         return replace(self, partitions=Partitions(files, self.partitions.starts), blocks=None)
 
     def can_prune(self, predicate: Predicate) -> bool:
-        """Return True if a predicate may exclude files, by partition values or statistics of its columns."""
+        """Return True if partition values or statistics may let a predicate exclude files."""
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
@@ -281,9 +283,9 @@ class ReadPlan:
     ) -> tuple[tuple[Split, ...], Numbers, RowRanges | None]:
         """Return the splits of a partition that may contain a row for which a predicate is true.
 
-        Also return the indices of these splits within the partition, and the range of row indices of each
-        split. The ranges are None if the splits are the first splits of the partition, or if the row indices
-        are unknown.
+        For each returned split, also return the index within the partition and the range of row indices. The
+        row ranges are None if the returned splits are the first splits of the partition, or if the row
+        indices are unknown.
         """
         splits = self.partitions[index]
         if outcomes is None:
@@ -291,16 +293,17 @@ class ReadPlan:
         needed = np.flatnonzero(outcomes.true[self._rows(index)])
         count = int(needed[-1]) + 1 if len(needed) else 0
         counts = self._split_counts[self._rows(index)][:count].tolist()
-        if len(needed) == count or -1 in counts:  # row indices need the counts of all earlier splits
+        if len(needed) == count or -1 in counts:  # row indices need the row counts of all preceding splits
             return splits[:count], slice(count), None
         ends = list(accumulate(counts, initial=0))
         ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
-        """List the files that only statistics exclude. The task checks the excluded files for changes.
+        """Return the files of a partition that statistics exclude but partition values do not exclude. The
+        task checks the excluded files for changes.
 
-        ``outcomes`` are the possible outcomes of the predicate without the statistics.
+        ``outcomes`` contains the possible outcomes of the predicate if statistics are ignored.
         """
         # Only the first task checks `self.pruned_files`.
         found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []
@@ -312,7 +315,7 @@ class ReadPlan:
         return FileList.joined(found) if found else None
 
     def _rows(self, index: int) -> slice:
-        """Return the indices of the splits of a partition as a slice."""
+        """Return a slice of the splits that belong to a partition."""
         starts = self.partitions.starts
         return slice(int(starts[index]), int(starts[index + 1]))
 
@@ -378,12 +381,13 @@ def plan_partitions(
     *,
     blocksize: int | None,
 ) -> Partitions:
-    """Divide files into at least one partition, in the order of the files.
+    """Divide the files, in order, into one or more partitions.
 
-    The optional column ``records`` of ``files`` is the number of records of each file, or null. Each split of
-    a file repeats the values of all other columns. ``blocks`` maps file indices to known blocks: a file that
-    is larger than ``blocksize`` is split only if its blocks are known. Only files with the same values of the
-    partition columns share a partition. If ``blocksize`` is None, each file becomes one partition.
+    The optional column ``records`` of ``files`` contains the record count of each file, or null if the count
+    is unknown. If a file is split, each split repeats the file's values in all columns except ``records``.
+    ``blocks`` maps file indices to known blocks. A file that is larger than ``blocksize`` is split only if
+    its blocks are known. Files share a partition only if their partition columns have the same values. If
+    ``blocksize`` is None, each file becomes one partition.
     """
     if "records" not in files:
         files = files.with_columns({"records": pa.nulls(len(files), pa.int64())})
@@ -408,7 +412,9 @@ def plan_partitions(
 
 
 def _with_ranges(files: FileList, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> FileList:
-    """Add the columns ``start`` and ``stop`` to the files of `Partitions`, given the ranges of some rows."""
+    """Add the columns ``start`` and ``stop`` to a file list. ``ranges`` maps some rows to their ranges and
+    record counts.
+    """
     records = files["records"].to_pylist()
     starts: list[Block | None] = [None] * len(files)
     stops = list(starts)
@@ -422,12 +428,13 @@ def _packed(files: FileList, blocksize: int | None) -> npt.NDArray[np.int64]:
     """Return the index in ``files`` of each partition's first file, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
-    # Marks files whose partition values differ from the values of the file before.
+    # Mark each file whose partition values differ from those of the file before.
     is_other = np.zeros(len(files), bool)
     for column in files.partition_columns.columns:
         codes = comparable(column.combine_chunks()).dictionary_encode("encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
-    # How many bytes of `blocksize` each file uses up. A file of unknown size uses up a whole partition.
+    # The number of bytes that each file counts toward `blocksize`. A file of unknown size counts as a full
+    # partition.
     weights = np.maximum(pc.fill_null(files["bytes"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
     starts, size = [], 0
     for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):
@@ -446,8 +453,8 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
     """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last
     partition.
 
-    Return None unless every value of a partition is known to be greater than all values of the partition
-    before, and the column is known to have no nulls.
+    Return None unless the column is known to have no nulls, and each partition's values are known to be
+    greater than all values of the previous partition.
     """
     [item] = plan.schema.select([name]).fields
     if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
@@ -465,8 +472,8 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
 
 
 def sorting_column(plan: ReadPlan) -> str | None:
-    """Return a column, such as a label, by which the files are sorted and that has only one value in most
-    files.
+    """Return the name of a column, such as a label, by which the files are sorted and that has only one value
+    in most files.
 
     The search uses only partition values and the statistics of a snapshot.
     """
@@ -483,7 +490,9 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
-    """Return the minima and maxima of a column in each split, or None for unknown bounds or nulls."""
+    """Return the minimum and maximum of a column in each split, or None if the column may have nulls or
+    unknown bounds.
+    """
     files, name = plan.files, statistics_name(item.name)
     if item.name in plan.partition_values:
         values = files[value_name(item.name)]
@@ -498,7 +507,9 @@ def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
 
 
 def _is_ordered_by_value(item: Field) -> bool:
-    """Return True if pandas sorts a column by value: the categories must be in ascending order."""
+    """Return True if pandas sorts a column by value. For a categorical column, the categories must be in
+    ascending order.
+    """
     if not pa.types.is_dictionary(item.type):
         return True
     if item.categories is None:

@@ -1,6 +1,6 @@
 """Read one partition in a task: decode the records of the splits, and filter the rows.
 
-`explain_partition` explains the read. The explanation evaluates filters only on column files.
+`explain_partition` explains the read. To explain a read, filters are evaluated only on column files.
 """
 
 import logging
@@ -32,7 +32,7 @@ _DENSE = 4
 
 
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
-    """Return the error for a file whose record count differs from the count that the dataset states."""
+    """Return the error for a file whose record count differs from the snapshot or ``dataset_info.json``."""
     problem = f"the file has {rows:,} records, but the snapshot or dataset_info.json says {expected:,}"
     advice = "restore the file, call Dataset.add_snapshot to describe it anew, or correct dataset_info.json"
     return CorruptRecordError(problem, advice, path=path)
@@ -44,10 +44,10 @@ class Partition(PlannedPartition):
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """Read the rows that pass the filters.
 
-        The method calls ``warn`` with a text for each file in which it skipped damaged records. Raise
-        CorruptRecordError for a damaged record, unless the options skip damage. Raise FileChangedError if a
-        file changed after the listing. Raise SchemaError if a value does not fit its column, or if a feature
-        is not allowed.
+        For each file in which damaged records were skipped, the method calls ``warn`` with a message. Raise
+        CorruptRecordError if a record is damaged, unless the options skip damaged records. Raise
+        FileChangedError if a file changed after the files were listed. Raise SchemaError if a value does not
+        fit its column, or if a feature is not allowed.
         """
         tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
@@ -55,7 +55,8 @@ class Partition(PlannedPartition):
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
     def read_possible(self, warn: Warn = warn_here) -> tuple[pa.Table, Ints | None]:
-        """Read the rows for which `predicate` may be true. Only the values in column files exclude rows.
+        """Read the rows for which `predicate` may be true. Only values in column files are used to exclude
+        rows.
 
         Return the rows, and the indices of the rows within the partition. If no row is left out, the indices
         are None.
@@ -88,9 +89,9 @@ class Partition(PlannedPartition):
     def read_records(self, wanted: Ints, count: int) -> pa.Table:
         """Read some records of a partition that has one split with ``count`` records.
 
-        ``wanted`` contains the indices of the records in the split, in ascending order without repetitions.
-        Raise FileChangedError if the record count of the split differs from ``count``. Raise also the errors
-        of `read`.
+        ``wanted`` contains the indices of the requested records in the split, which must be ascending and
+        unique. Raise FileChangedError if the record count of the split differs from ``count``. Also raise the
+        errors of `read`.
         """
         schema = self.stored_columns
         [split] = self.splits
@@ -114,7 +115,7 @@ class Partition(PlannedPartition):
         return rows_at(table, wanted)
 
     def read_column_file(self, most_bytes: int) -> pa.Table | None:
-        """Read the rows of a partition from the column file of its only split.
+        """Read the rows of a partition with one split from the split's column file.
 
         Return None if the records must be decoded, or if the rows take more than ``most_bytes`` bytes.
         """
@@ -144,7 +145,7 @@ class Partition(PlannedPartition):
                     continue
                 for split, choice in zip(splits, choices, strict=True):
                     yield from self._chosen(reads, split, choice, losses, batch_bytes)
-        # If the caller stops early, warn of damage in the records that were read until then.
+        # If the caller stops early, warn of damage in the records read so far.
         except GeneratorExit:
             losses.report(warn)
             raise
@@ -153,7 +154,7 @@ class Partition(PlannedPartition):
     def _chosen(
         self, reads: ColumnReads, split: Split, choice: Choice, losses: Losses, batch_bytes: int
     ) -> Iterator[pa.Table]:
-        """Yield the rows of a split that pass the filters. ``choice`` says how to read the split."""
+        """Yield the rows of a split that pass the filters. ``choice`` determines how to read the split."""
         done = 0
         if choice.source != "all records":
             for found in reads.read(split, choice):
@@ -168,14 +169,14 @@ class Partition(PlannedPartition):
             done -= min(done, table.num_rows)
 
     def _decoded(self, splits: Sequence[Split], losses: Losses, batch_bytes: int) -> Iterator[pa.Table]:
-        """Yield the rows of splits that pass the filters, decoded from the records."""
+        """Decode the records of splits, and yield the rows that pass the filters."""
         for table in self._read_together(splits) or self._read_each(splits, losses, batch_bytes):
             losses.rows += table.num_rows
             yield self.filtered(self.with_partition_values(table, self.all_columns))
 
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
-        """Read several small files together. Return None if each file must be read alone, or need not be
-        read.
+        """Read several small files together. Return None if each file must be read alone, or if the files
+        need not be read.
         """
         if len(splits) == 1 or self.known_count(splits[0]) is not None:
             return None
@@ -201,7 +202,9 @@ class Partition(PlannedPartition):
             self._check_rows(split, rows)
 
     def _check_rows(self, split: Split, rows: int) -> None:
-        """Log the row count of a split. Raise CorruptRecordError if the count is not the known count."""
+        """Log the row count of a split. Raise CorruptRecordError if the row count differs from the known
+        record count of the split.
+        """
         self._log_rows(split, rows)
         if split.records not in (None, rows) and not self.options.damage.skips:
             raise wrong_number(self.store.public(split.file.path), rows, split.records)
@@ -213,7 +216,7 @@ class Partition(PlannedPartition):
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:
-        """Replace a SchemaError in the ``with`` block by an error that explains the cause."""
+        """Replace a SchemaError raised in the ``with`` block with an error that explains the cause."""
         try:
             yield
         except SchemaError as error:
@@ -230,21 +233,21 @@ Read = Literal["all records", "some records", "column file", "no records", "snap
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What a task reads of a data file, or of a part of a large data file."""
+    """A report on what a task reads from a data file or from a part of a large data file."""
 
     file: str
-    read: Read  # "snapshot" if only the number of records is needed
-    rule: str  # the reason for `read`
-    stored_bytes: int  # the stored size of the file or part
-    data_bytes: int = 0  # the bytes that are read of the data file
-    column_bytes: int = 0  # the bytes that are read of the column file
-    rows: int | None = None  # the number of rows that are read, or None if unknown
-    column_file: str | None = None  # the path relative to the root of the dataset
-    files: int = 1  # greater than 1 only for files that are left out together
+    read: Read  # "snapshot" means that only the number of records is needed.
+    rule: str  # The reason for the value of `read`.
+    stored_bytes: int  # The stored size of the file or part.
+    data_bytes: int = 0  # The number of bytes that are read from the data file.
+    column_bytes: int = 0  # The number of bytes that are read from the column file.
+    rows: int | None = None  # The number of rows that are read, or None if the number is unknown.
+    column_file: str | None = None  # The path relative to the root of the dataset.
+    files: int = 1  # Greater than 1 only for files that are left out together.
 
 
 def explain_partition(partition: Partition) -> list[SplitReport]:
-    """Return what the task of a partition reads of each of its splits."""
+    """Return a report on what a task reads from each split of a partition."""
     reads = ColumnReads(partition, picks_rows=partition.predicate is not None)
     return [_report(partition, reads, split) for split in partition.splits]
 

@@ -1,7 +1,7 @@
 """Define what the caller of a read requests: keywords, columns, types of columns, and partition columns.
 
-The columns come from ``schema=``, ``hive=`` and ``columns=``, and the values of partition columns from
-directory names or from a snapshot.
+The keywords ``schema=``, ``hive=`` and ``columns=`` request columns. The values of partition columns come
+from directory names or from a snapshot.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,16 +36,17 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 class RequestedColumns:
     """The columns that the caller requests, with their types."""
 
-    types: dict[str, pa.DataType] = field(default_factory=dict)  # the types in ``schema=``
-    is_whole_schema: bool = False  # True: read only the columns of `types`, in this order
-    hive: bool = True  # True: read directory names as partition columns
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # The types in ``schema=``.
+    is_whole_schema: bool = False  # If True, read only the columns of `types`, in this order.
+    hive: bool = True  # If True, read directory names as partition columns.
     # The types of partition columns in ``hive=``. The values of these columns come from the directory names,
     # even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
-    # The columns of a complete schema, including categories and the stored forms of TFDS.
+    # The columns of a complete schema by name. Unlike `types`, the fields describe the categories of a column
+    # and the features that store the column.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
-    record_type: RecordType | None = None  # the type that a complete schema states
-    excluded: frozenset[str] = frozenset()  # the columns that ``schema=`` maps to None
+    record_type: RecordType | None = None  # The record type of a complete schema.
+    excluded: frozenset[str] = frozenset()  # The columns that ``schema=`` maps to None.
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
         """Return a `Field` for each column in ``types``, with the known categories of the column."""
@@ -65,7 +66,7 @@ class RequestedColumns:
 def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColumns:
     """Interpret the values of ``schema=`` and ``hive=``.
 
-    Raise TFRecordError if a value is not a type, and SchemaError if ``schema=`` and ``hive=`` disagree.
+    Raise TFRecordError if a type is not valid, and SchemaError if ``schema=`` and ``hive=`` disagree.
     """
     if isinstance(schema, Snapshot):
         schema = schema.columns
@@ -104,7 +105,7 @@ def origin_clash(name: str) -> SchemaError:
 
 
 def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
-    """Return the text of a warning if a name that ``schema=`` gives is unknown but similar to a known name.
+    """Return a warning text if a name in ``schema=`` is unknown but similar to a known name.
 
     If ``certain`` is True, ``known`` contains all names, so any unknown name raises SchemaError.
     """
@@ -160,7 +161,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[str, object] | None:
-    """Return the properties of a time type that define the meaning of integers, or None for other types."""
+    """Return the family and the unit of a time type, or None for all other types."""
     return (family(type_), getattr(type_, "unit", str(type_))) if is_temporal(type_) else None
 
 
@@ -181,7 +182,9 @@ def _not_types(problem: str) -> TFRecordError:
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
-    """Return the exception for a keyword that names no column. The exception suggests similar columns."""
+    """Return the exception for a keyword that names an unknown column. The exception suggests similar
+    columns.
+    """
     hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)
 
@@ -193,8 +196,8 @@ Infer = Literal["sample", "all"]
 class ReadRequest:
     """The data that the caller requests with the keywords of `read_tfrecord`."""
 
-    # None means all columns. The read needs the columns that `filters` names in addition to these columns.
-    # Errors that concern only unneeded columns are not raised.
+    # None means all columns. The read needs the columns that `filters` names in addition to `columns`. Errors
+    # that concern only unneeded columns are not raised.
     columns: Iterable[str] | None = None
     schema: GivenSchema | None = None
     hive: GivenHive = True
@@ -206,10 +209,11 @@ class ReadRequest:
     split: WantedSplits = None  # see `choose_files`
     labels: Labels = "names"
     options: ReadOptions = field(default_factory=ReadOptions)
-    blocksize: int | None = None  # the most stored bytes of a partition; None makes each file a partition
-    whole_files: bool = False  # True: do not split files that a snapshot lists
-    # The partition columns that form a key. If the tuple is not empty, each file becomes one partition, and
-    # `ReadPlan.keys` lists the partitions of each key.
+    # A partition contains at most this many stored bytes. None makes each file a partition.
+    blocksize: int | None = None
+    whole_files: bool = False  # If True, do not split files that a snapshot lists.
+    # The partition columns that form a key. If `partition_by` is not empty, each file becomes one partition,
+    # and `ReadPlan.keys` lists the partitions of each key.
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
     filesystem: Filesystem = field(default=None, repr=False)
@@ -233,7 +237,9 @@ class ReadRequest:
 
     @property
     def known_record_type(self) -> AskedType:
-        """The record type that ``record_type=`` or a complete schema gives, or "infer"."""
+        """The record type from ``record_type=`` or from a complete schema, or "infer" if neither specifies a
+        type.
+        """
         stated = self.requested.record_type or "infer"
         return stated if self.record_type == "infer" else self.record_type
 
@@ -269,7 +275,8 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Map each partition column of a snapshot that is also in a schema to the column's value in each file.
+    """For each partition column that is in both the snapshot and the schema, map the column's name to its
+    value in each file.
 
     Raise SchemaError if the values do not fit the column's type in the schema.
     """
@@ -289,7 +296,9 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
 
 
 def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns) -> tuple[Field, ...]:
-    """Return a `Field` for each partition column, with the requested type or else the type of the values."""
+    """Return a `Field` for each partition column, with the requested type or, by default, the type of the
+    values.
+    """
     types = [(name, requested.partition_type(name) or column.type) for name, column in values.items()]
     return Schema.from_arrow(pa.schema(types)).fields if types else ()
 
@@ -297,8 +306,8 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Append the partition columns to a schema. If a complete schema is requested, it sets the order of the
-    columns.
+    """Append the partition columns to a schema. If a complete schema is requested, the requested schema sets
+    the order of the columns.
     """
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
@@ -308,8 +317,8 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a feature with the name of a partition column, if the user has not chosen one
-    of them.
+    """Return the exception for a feature and a partition column with the same name, if the user has chosen
+    neither.
     """
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(

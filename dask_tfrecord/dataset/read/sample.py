@@ -74,8 +74,8 @@ def _call_each(function: Callable[[Split], Result], splits: Sequence[Split]) -> 
 _FILES = 5
 _RECORDS = 100_000
 
-# If the sample leaves a column without a type, additional files are read. The next three constants limit the
-# stored bytes, the files, and the windows of each file. Windows need a limit because a small file may
+# If the sample leaves a column without a type, additional files are read. The next three constants limit how
+# many stored bytes, files, and windows of each file are read. Windows need a limit because a small file may
 # decompress to many bytes.
 _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
@@ -93,9 +93,10 @@ def take_sample(store: Store, files: FileList, *, record_type: AskedType, option
 
     Additional files are read if the sampled records have no features, or have a feature without any value.
     With ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature
-    list. The type is "bytes" if the records are not valid messages, or do not look like Examples.
-    Raise CorruptRecordError if a record in the first part of the sample is damaged. Damaged records in the
-    additional files are skipped, because the tasks that read these files raise.
+    list. The inferred record type is "bytes" if the records are not valid messages, or do not look like
+    Examples. Raise CorruptRecordError if a sampled record is damaged, unless the record is in an additional
+    file. Damaged records in additional files are skipped, because tasks that read the files later raise an
+    error.
     """
     if record_type == "bytes":
         return Sample("bytes")
@@ -148,9 +149,9 @@ def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOpti
 
 
 def _choose(files: FileList) -> list[int]:
-    """Choose a few of the files. Return the indices of these files in ascending order.
+    """Choose a few files to sample. Return the indices of the chosen files in ascending order.
 
-    For the same files, the choice is always the same. Empty files are chosen only if all files are empty.
+    The choice depends only on the sizes of the files. Empty files are chosen only if all files are empty.
     """
     sizes = files["bytes"].to_pylist()
     rows = [at for at, size in enumerate(sizes) if size is None or size > _EMPTY_BYTES] or range(len(sizes))
@@ -160,7 +161,9 @@ def _choose(files: FileList) -> list[int]:
 
 
 def _needs_more(samples: Iterable[Sample]) -> bool:
-    """Return True if the records may be Examples, but the sample lacks features, or values of a feature."""
+    """Return True if the records may be Examples and the sample has no features or has a feature without
+    values.
+    """
     merged = reduce(Sample.merged, samples)
     if merged.non_message or (merged.payload and not merged.features):
         return False

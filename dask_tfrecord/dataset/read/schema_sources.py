@@ -17,7 +17,7 @@ from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
 
-# The suffixes of files in protobuf's text format, and of files with binary messages.
+# The suffixes of protobuf files in the text format and in the binary format.
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".textpb", ".txtpb", ".prototxt")
 _BINARY_SUFFIXES = (".pb", ".binpb", ".binarypb")
 
@@ -31,11 +31,11 @@ def known_schema(
 ) -> Any:
     """Convert a schema of another library to a `Schema`. Return any other value of ``schema=`` unchanged.
 
-    These values are converted: the path of a ``schema.pbtxt``, of a ``features.json`` or of a directory with
-    one of these files, a ``Schema`` message of TensorFlow Metadata, and a mapping from names to feature specs
-    of TensorFlow. For the path of a directory with a snapshot, return the `Snapshot`. Raise FileNotFoundError
-    if the path does not exist, and SchemaError if the schema is not valid, or if no column can express a
-    feature.
+    The following values are converted: a path, a ``Schema`` message of TensorFlow Metadata, and a mapping
+    from names to TensorFlow feature specs. The path may be that of a ``schema.pbtxt``, of a
+    ``features.json``, or of a directory that contains such a file. If the path is that of a directory with a
+    snapshot, return the `Snapshot`. Raise FileNotFoundError if the path does not exist. Raise SchemaError if
+    the schema is not valid, or if no column can express a feature.
     """
     if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
         return _of_path(source, labels, storage_options, filesystem)
@@ -47,7 +47,9 @@ def known_schema(
 
 
 def open_schema(path: PathLike, storage_options: dict[str, Any] | None, filesystem: Filesystem) -> Store:
-    """Open the filesystem of a file or directory with a schema. Local paths need no storage options."""
+    """Return a `Store` for a file or directory that contains a schema. ``storage_options`` is ignored for
+    local paths.
+    """
     text = os.fspath(path)
     is_local = "://" not in text or text.startswith("file://")
     return Store.at(path, None if is_local else storage_options, filesystem)
@@ -72,7 +74,7 @@ def _of_path(
     if store.fs.exists(store.join(tensorflow_schemas.SCHEMA_FILE)):
         return tfmd_schema(store, store.join(tensorflow_schemas.SCHEMA_FILE))
     if store.fs.isdir(store.root):
-        return open_version(store, None)  # raises, because there is no snapshot
+        return open_version(store, None)  # `open_version` raises, because there is no snapshot
     raise SchemaError(
         f"schema={without_credentials(os.fspath(path))!r} is not a schema",
         'pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '
@@ -82,7 +84,7 @@ def _of_path(
 
 
 def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> Schema:
-    """Return the columns that the file ``features`` of TFDS in a directory describes."""
+    """Return the columns that the TFDS file ``features`` in a directory describes."""
 
     def read(name: str) -> bytes:
         place = directory.join(features if name == FEATURES else name)
@@ -108,7 +110,7 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
 
 
 def tfmd_schema(store: Store, path: str) -> Schema:
-    """Return the columns that a file with a schema of TensorFlow Metadata describes."""
+    """Return the columns that a schema file of TensorFlow Metadata describes."""
     public = store.public(path)
     if path.endswith(_BINARY_SUFFIXES):
         raise SchemaError(

@@ -1,9 +1,9 @@
 """Read spill files: regroup the rows, or merge and write the rows of a target partition.
 
 The sections of a target partition are sorted, so an external merge sort merges them. The merge reads the
-pieces of all sections in passes, in the order of the first rows of the pieces. After a pass, the merge writes
-the rows that come before the first row of every unread piece. Therefore a task holds only the pieces of one
-pass and the rows left from the previous pass, even if the partition is large.
+pieces of all sections in several passes, ordered by the first row of each piece. After each pass, the merge
+writes all rows that sort before the first row of every unread piece. Even if the partition is large, a task
+keeps only the pieces of one pass and the rows left from the previous pass in memory.
 """
 
 import sys
@@ -42,7 +42,7 @@ from dask_tfrecord.schema.storage_values import load
 # Sorting needs this many bytes of memory for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32
 
-# Sections are read completely if their total size is at most this multiple of the size of the largest spill
+# Sections are read completely if their total size is at most this many times the size of the largest spill
 # file. Partitions of a shuffle differ by less than a quarter in size, unless rows with equal values move
 # together.
 _WHOLE_SHARE = 1.25
@@ -51,10 +51,11 @@ _WHOLE_SHARE = 1.25
 def regroup(
     run: WriteRun, spills: Sequence[Spill], group: int, shuffle: Shuffle, route: Route
 ) -> tuple[Spill, ...]:
-    """Read the sections of a group from some spill files, and spill the rows for each target of the group.
+    """Read the sections of a group from some spill files, and spill the rows for each target partition of the
+    group.
 
     If the sections are too large to be read at once, the result has several spill files. A repeated call
-    writes the same rows to other files, so target partitions may read the files of either call.
+    writes the same rows to new files, so target partitions may read the files of any call.
     """
     windows = _windows(spills, group)
     count = route.chunks * len(windows)
@@ -65,8 +66,8 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists. The group's sections in the files of one list are small enough to be
-    read at once.
+    """Divide spill files into lists. For each list, the sections of the group are small enough to be read at
+    once.
     """
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
@@ -90,11 +91,12 @@ def _read_group(store: Store, spills: Sequence[Spill], group: int) -> pa.Table:
 def write_target(
     run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle, route: Route
 ) -> tuple[FileEntry, ...]:
-    """Write the files of the target partition ``index``. The directories are sorted by name.
+    """Write the files of the target partition ``index``. The rows are sorted by the name of their partition
+    directory.
 
-    ``spills`` are the spill files of the target partition's group. Raise TFRecordError if a spill file is
-    missing or damaged, or if a value cannot be stored. The ``record`` of an error about a value is a row id,
-    which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
+    ``spills`` lists the spill files of the group to which the target partition belongs. Raise TFRecordError
+    if a spill file is missing or damaged, or if a value cannot be stored. In an error about a value,
+    ``record`` is a row id, which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
     """
     sections = _open_sections(run.store, spills, index % route.width, _whole_bytes(spills))
     groups, sections = _numbered(run, sections)
@@ -107,10 +109,10 @@ def _largest(spills: Sequence[Spill]) -> int:
 
 
 def _whole_bytes(spills: Sequence[Spill]) -> int:
-    """Return the largest total size, in bytes, at which sections are read with one request each.
+    """Return the maximum total size, in bytes, of sections that are read with one request each.
 
-    Sections of this total size fit into memory, because the task that wrote the largest spill file held about
-    as many bytes.
+    Sections of the returned size fit into memory, because the task that wrote the largest spill file held
+    about as many bytes.
     """
     largest = _largest(spills)
     return max(pass_bytes(largest), int(_WHOLE_SHARE * largest))
@@ -122,10 +124,10 @@ def _whole_bytes(spills: Sequence[Spill]) -> int:
 class _Section(NamedTuple):
     """A section of a spill file, with rows for one target partition or for one group.
 
-    ``start`` and ``tail_start`` are byte offsets in the file. ``tail`` is the end of the section: only the
-    index, or the complete section. ``pieces`` lists the size in bytes, the checksum, the row count and the
-    first row id of each piece. ``directories`` lists the partition values and the row count of each
-    directory, in the order of the rows. ``numbers`` contains the index of each directory among the
+    ``start`` and ``tail_start`` are byte offsets in the spill file. ``tail`` contains the bytes of the
+    section's index, or of the complete section. ``pieces`` lists the size in bytes, the checksum, the row
+    count and the first row id of each piece. ``directories`` lists the partition values and the row count of
+    each directory, in the order of the rows. ``numbers`` contains the index of each directory among the
     directories of all sections.
     """
 
@@ -138,13 +140,15 @@ class _Section(NamedTuple):
     numbers: Unsigned
 
     def numbers_of(self, positions: Positions) -> Unsigned:
-        """Return the directory number of the row at each of the ``positions`` in the section."""
+        """Return the directory number of the row at each position in ``positions``."""
         ends = np.cumsum(self.directories[ROWS].to_numpy())
         return self.numbers[np.searchsorted(ends, positions, side="right")]
 
 
 def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
-    """Read the indexes of all sections with rows, or complete sections of at most ``most`` bytes in total."""
+    """Read the indexes of all sections with rows. If the sections have at most ``most`` bytes in total, read
+    the complete sections.
+    """
     filled = [
         (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
         for spill in spills
@@ -169,7 +173,9 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
 
 
 def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
-    """Number the directories of all sections. Return the directories, and the sections with the numbers."""
+    """Assign a number to each directory of the sections. Return the directories, and copies of the sections
+    with the directory numbers.
+    """
     if not sections:
         return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
     every = pa.concat_tables([section.directories for section in sections])
@@ -186,7 +192,7 @@ def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGr
 
 
 class _Piece(NamedTuple):
-    """A piece of a section: some consecutive rows. Pieces sort by their first rows.
+    """A piece of a section: some consecutive rows. Comparisons order pieces by their first rows.
 
     ``directory`` and ``key`` are the directory number and the sort key of the first row. ``first`` is the
     position of the first row in the section. ``offset`` is the byte offset of the piece in the spill file.
@@ -220,7 +226,7 @@ def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
 
 
 class _Rows(NamedTuple):
-    """Rows of a target partition that are not sorted yet, with the directory number of each row."""
+    """Unsorted rows of a target partition, with the directory number of each row."""
 
     table: pa.Table
     directories: Unsigned
@@ -229,7 +235,7 @@ class _Rows(NamedTuple):
 def _merge(
     run: WriteRun, sections: list[_Section], seed: int | None, size: int
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """Yield the sorted rows of all sections as tables, each with the row ids.
+    """Yield the sorted rows of all sections, as pairs of a table and the row ids.
 
     Each pass reads about ``size`` bytes.
     """
@@ -238,12 +244,12 @@ def _merge(
     for first, last in pairwise(_pass_bounds(pieces, size)):
         limit = pieces[last] if last < len(pieces) else None
         held = yield from _merge_pass(run, sections, pieces[first:last], limit, seed, held)
-        # Without this call, Arrow would keep the memory of the pass during the next pass.
+        # Without `release_unused`, Arrow would keep the memory of this pass during the next pass.
         pa.default_memory_pool().release_unused()
 
 
 def _pass_bounds(pieces: list[_Piece], size: int) -> list[int]:
-    """Return the index of the first piece of each pass, followed by how many pieces there are."""
+    """Return the index of the first piece of each pass, followed by the number of pieces."""
     bounds, taken = [0], 0
     for number, piece in enumerate(pieces):
         if taken >= size:
@@ -261,7 +267,7 @@ def _merge_pass(
     seed: int | None,
     held: _Rows | None,
 ) -> Generator[tuple[pa.Table, Positions], None, _Rows | None]:
-    """Yield the sorted rows that come before the piece ``limit``, and return the remaining rows."""
+    """Yield the rows that sort before the piece ``limit``, in order, and return the remaining rows."""
     table, directories = _read(run.store, sections, pieces, held)
     ids = table[ROW_ID].to_numpy()
     keys = sort_keys(ids, seed)
@@ -338,7 +344,9 @@ def _damaged(store: Store, path: str) -> TFRecordError:
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of the schema. Encode the dictionary columns that `Batches.take` has decoded."""
+    """Return a table with the columns of the schema. Convert the columns that `Batches.take` has decoded back
+    to dictionary types.
+    """
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)

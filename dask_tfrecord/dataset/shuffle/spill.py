@@ -1,15 +1,16 @@
-"""Move rows to other partitions through spill files, before a write. This module does not need Dask.
+"""Move rows between partitions through spill files before a write. This module does not need Dask.
 
 Each source partition writes its rows to a spill file in the staging directory of the write. A spill file has
 one section for each target partition. A section contains an index, and the rows for its target partition in
 the final order. The task of a target partition merges the sections of the partition from all spill files
 (`dask_tfrecord.dataset.shuffle.merge`).
 
-If one round would need very many sections, the rows move in two rounds (`Route`). In two rounds, the spill
-file of a source partition has a section for each group of target partitions. Further tasks read the sections
-of one group from some of the spill files, and write spill files with a section for each target partition of
-the group. One round and two rounds write the same rows to a target partition in the same order, because the
-target partition and the sort key of a row depend only on the id and the partition values of the row.
+If one round would need too many sections, the rows move in two rounds (`Route`). In the first of two rounds,
+each source partition's spill file has one section for each group of target partitions. In the second round,
+tasks read the sections of one group from some of the spill files. These tasks write spill files with a
+section for each target partition of the group. One round and two rounds write the same rows to a target
+partition in the same order. The target partition and the sort key of a row depend only on the row's id and
+partition values.
 """
 
 import hashlib
@@ -33,17 +34,17 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
 
-# Rows move in one round if one round needs at most this many sections. Writing and reading a section takes as
-# much processor time as a second round takes for about 50 KB of rows.
+# Rows are shuffled in one round if the round needs at most this many sections. Writing and reading a section
+# takes as much processor time as a second round takes for about 50 KB of rows.
 _MOST_SECTIONS = 1 << 18
 
 
 class Shuffle(NamedTuple):
-    """How rows move between partitions before a write.
+    """Determine how rows move between partitions before a write.
 
     Rows with equal values in the columns ``together`` move to the same partition. If ``together`` is empty,
-    the sort keys spread the rows over the partitions. Without a ``seed``, the rows keep the order of the
-    collection. There are ``npartitions`` target partitions.
+    the sort keys determine the target partitions of the rows. If ``seed`` is None, the rows keep the order of
+    the collection. ``npartitions`` is the number of target partitions.
     """
 
     together: tuple[str, ...]
@@ -52,12 +53,12 @@ class Shuffle(NamedTuple):
 
 
 class Route(NamedTuple):
-    """How rows move from source partitions to target partitions: in one round or in two rounds.
+    """The route of rows from source partitions to target partitions, in one round or in two rounds.
 
-    In one round, all target partitions are one group, and every source partition spills rows for each target
-    partition. In two rounds, every source partition spills rows for each group of ``width`` target
-    partitions. The rows for ``target`` are in section ``target % width`` of group ``target // width``. For
-    each group, the second round has ``chunks`` tasks. Each task of the second round reads the sections of
+    In one round, there is one group of all target partitions, and every source partition spills rows for each
+    target partition. In two rounds, every source partition spills rows for each group of ``width`` target
+    partitions. The rows for ``target`` are in group ``target // width``, section ``target % width``. For each
+    group, the second round has ``chunks`` tasks. Each task of the second round reads the sections of
     ``chunk`` source partitions.
     """
 
@@ -71,7 +72,7 @@ class Route(NamedTuple):
         """Choose the number of rounds and the size of the groups.
 
         Two rounds need at most about (sources + targets) x sqrt(targets) sections. A task of the second round
-        holds about as many rows as a source or target partition, whichever is larger.
+        keeps about as many rows in memory as the larger of a source and a target partition.
         """
         groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
         width = ceil(targets / groups)
@@ -84,22 +85,21 @@ Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
-# The name of the column of row ids in spill files. The name is empty, because no other column has an empty
-# name.
+# The name of the row id column in spill files. ROW_ID is empty, because no other column has an empty name.
 ROW_ID = ""
 
-# The name of the column of row counts in a section's index. No partition column has an empty name.
+# The name of the row count column in a section's index. No partition column has an empty name.
 ROWS = ""
 
-# The id of a row is: (index of the source partition << _ROW_BITS) + index of the row in this partition.
+# The id of a row is (index of the source partition << _ROW_BITS) + index of the row in the source partition.
 _ROW_BITS = 40
 
-# One step reorders at most this many rows, and at most this many bytes. Both limits keep the copies of the
-# reordered rows small.
+# One step reorders at most _PIECE_ROWS rows and at most _PIECE_BYTES bytes. The limits on rows and bytes keep
+# the copies of the reordered rows small.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
-# The smallest value of `pass_bytes`, and the smallest target size of a piece in bytes.
+# The minimum result of `pass_bytes`, and the minimum target size in bytes of a piece (an Arrow IPC stream).
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
@@ -111,11 +111,11 @@ class Spill(NamedTuple):
     """A spill file with rows of one source partition, or of one group of target partitions.
 
     Each section of the file contains the rows for one target partition. In the first of two rounds, each
-    section contains the rows for one group, and these rows are not sorted. A section consists of Arrow IPC
-    streams, which are called *pieces*, followed by the index of the section. A section without rows has no
-    bytes. ``path`` is relative to the root of the dataset. ``starts`` contains the byte offset of each
-    section, followed by the size of the file. ``indexes`` contains the byte offset of each section's index,
-    and ``checksums`` the CRC-32C of each index.
+    section contains the unsorted rows for one group. A section consists of Arrow IPC streams, which are
+    called *pieces*, followed by the index of the section. A section without rows has no bytes. ``path`` is
+    relative to the root of the dataset. ``starts`` contains the byte offset of each section, followed by the
+    size of the file. ``indexes`` contains the byte offset of each section's index, and ``checksums`` the
+    CRC-32C of each index.
     """
 
     path: str
@@ -131,8 +131,8 @@ class Spill(NamedTuple):
 def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
     """Write the spill file of source partition ``index``, unless an earlier call has written it.
 
-    If a worker is lost and the partition is computed again, the second result may have other rows, or another
-    order of rows. Only the spill file of the first call is used, so all target partitions read the same rows.
+    If a worker is lost, the partition may be computed again with different rows or in a different order. Only
+    the spill file of the first call is used, so all target partitions read the same rows.
     """
     receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
     with suppress(FileNotFoundError):
@@ -155,19 +155,22 @@ def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, 
 
 
 def spill_unsorted(run: WriteRun, table: pa.Table, index: int) -> Spill:
-    """Write the spill file of source partition ``index`` for the second of two rounds, with a single group.
+    """Write a spill file with the unsorted rows of source partition ``index``, as input of the second of two
+    rounds.
 
-    The file has one section, in which the rows keep their order. The number of target partitions may be
-    unknown.
+    The file has one section, in which the rows keep their order. The call does not need the number of target
+    partitions.
     """
     groups = np.zeros(table.num_rows, np.int64)
     return _write_groups(run, _with_row_ids(table, index), index, groups, 1)
 
 
 def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions, count: int) -> Spill:
-    """Write a spill file with a section for each group. ``groups`` contains the group of each row."""
+    """Write a spill file with a section for each group. ``groups`` contains the index of the group of each
+    row.
+    """
     rows = _sort(table, Directories.of(table, ()), groups, count, None)
-    # The next round needs all columns of the rows.
+    # The next round of the shuffle needs all columns of the rows.
     return _write_spill(run, f"{index:05d}", rows, run.columns, 1)
 
 
@@ -181,8 +184,8 @@ def write_group(
 ) -> Spill:
     """Write rows of a group to a spill file with a section for each target partition of the group.
 
-    ``table`` must contain the row ids and all columns. A reader will merge the sections of about ``count``
-    spill files.
+    ``table`` must contain the row ids and all columns. ``count`` is the approximate number of spill files
+    whose sections a reader will merge.
     """
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width
@@ -191,7 +194,9 @@ def write_group(
 
 
 def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, count: int) -> Spill:
-    """Write a spill file with the columns of a schema. A reader will merge about ``count`` spill files."""
+    """Write a spill file with the columns of a schema. ``count`` is the approximate number of spill files
+    that a reader will merge.
+    """
     table, directories, order, bounds, keys = rows
     batches = Batches(table.select([ROW_ID, *schema.names]))
     step = batches.rows_of(max(_LEAST_PIECE_BYTES, pass_bytes(table.nbytes) // (4 * count)))
@@ -212,16 +217,16 @@ def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, 
 
 
 def pass_bytes(partition_bytes: int) -> int:
-    """Return how many bytes one pass of a merge may read, if source partitions have ``partition_bytes``
-    bytes.
-    """
+    """Return how many bytes one pass of a merge may read, given the size of a source partition."""
     return max(_LEAST_PASS_BYTES, partition_bytes // 2)
 
 
 def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
-    """Write rows in pieces of at most ``step`` rows. Return the size in bytes, and a table of the pieces."""
+    """Write rows in pieces of at most ``step`` rows. Return the total size of the pieces in bytes, and a
+    table that describes each piece.
+    """
     pieces = []
     for rows in batches.pieces(order):
         taken = batches.take(rows)
@@ -238,8 +243,8 @@ def _write_pieces(
 class Directories(NamedTuple):
     """The partition directories of a table, sorted by name, and the directory number of each row.
 
-    Without partition columns, there is one directory with an empty name. ``values`` contains one row for each
-    directory.
+    If there are no partition columns, there is one directory with an empty name. ``values`` contains one row
+    for each directory.
     """
 
     names: list[str]
@@ -260,7 +265,9 @@ class Directories(NamedTuple):
         return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
 
     def counted(self, keys: Unsigned, section: int) -> pa.Table:
-        """Return the partition values and row counts of a section's directories, given the row keys."""
+        """Return the partition values and row counts of a section's directories, computed from the keys of
+        the rows.
+        """
         if not self.values.num_columns:
             return pa.table({ROWS: [len(keys)]})
         found, counts = np.unique(keys, return_counts=True)
@@ -269,12 +276,11 @@ class Directories(NamedTuple):
 
 
 class _SortedRows(NamedTuple):
-    """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed
-    determines.
+    """The rows of a table, sorted by section, then by directory, then by sort key.
 
     ``table`` contains the rows in their original order, and ``order`` the row indices in sorted order.
-    ``bounds`` contains the index of the first sorted row of each section, followed by the row count. The key
-    of a sorted row is: index of the section x count of directories + directory number.
+    ``bounds`` contains the index of the first sorted row of each section, followed by the row count. ``keys``
+    contains, for each sorted row: index of the section x number of directories + directory number.
     """
 
     table: pa.Table
@@ -299,7 +305,7 @@ def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Pos
 def _sort(
     table: pa.Table, directories: Directories, sections: Positions, count: int, seed: int | None
 ) -> _SortedRows:
-    """Sort rows by section, directory and sort key. Change the array ``sections`` in place."""
+    """Sort rows by section, directory and sort key. The call modifies the array ``sections`` in place."""
     names, _, of_rows = directories
     bounds = np.cumsum(np.bincount(sections, minlength=count))
     sections *= len(names)
@@ -334,9 +340,7 @@ def source_of(row_id: int) -> tuple[int, int]:
 
 
 class Batches:
-    """The batches of a table. The methods take rows out of the batches by position, in pieces of limited
-    size.
-    """
+    """The record batches of a table. The methods return rows by position, in pieces of limited size."""
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()
@@ -386,7 +390,7 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 def compact(table: pa.Table, schema: Schema) -> pa.Table:
     """Encode text categories that `Batches.take` has decoded, so that each text is stored only once.
 
-    ``table`` must have the column of row ids and the columns that `Batches.take` returned.
+    ``table`` must contain the column of row ids and the columns that `Batches.take` returned.
     """
     columns = [table[ROW_ID]]
     for item in schema.fields:
@@ -397,7 +401,7 @@ def compact(table: pa.Table, schema: Schema) -> pa.Table:
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
-    """Replace category codes by values, because the code of a category may differ between batches."""
+    """Replace category codes with category values, because a category's code may differ between batches."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -409,7 +413,8 @@ def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
     """Return the sort keys of rows: distinct pseudo-random numbers, or the row ids if ``seed`` is None."""
     if seed is None:
         return row_ids
-    # The seed itself is not used: SplitMix64 maps 0 to 0, so seed 0 would always put the first row first.
+    # The seed itself is not the key, because SplitMix64 maps 0 to 0. Seed 0 would always put the first row
+    # first.
     key = np.random.SeedSequence(seed & (1 << 64) - 1).generate_state(1, np.uint64)
     mixed = np.empty_like(row_ids)
     for at in range(0, len(row_ids), _PIECE_ROWS):

@@ -1,12 +1,12 @@
-"""Write a stream of tables in this process, without Dask: in one commit, or in several commits.
+"""Write a stream of tables in one or several commits, in this process and without Dask.
 
-A write with one commit may shuffle the rows. The number of tables is known only at the end of the stream.
-Therefore the stream is the only partition of the write, and each table adds files to this partition. A
-shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the shuffle
-divides the rows among as many target partitions as there were tables. This division is the second of the two
-rounds that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows
-wait in memory and then in staged files, and each commit is one run. The caller of the `Appender` decides when
-to commit, and passes tables.
+A write with one commit may shuffle the rows. The number of tables is known only at the end of the stream. The
+stream is the only partition of the write, and each table adds files to the partition. A shuffle first writes
+the rows of each table, in order, to a spill file. At the end of the stream, the shuffle divides the rows
+among as many target partitions as there were tables. Dividing the rows is the second of the two rounds that
+`dask_tfrecord.dataset.shuffle.spill` describes. Each commit of an `Appender` is one run, whose rows wait
+first in memory and then in staged files. The caller of an `Appender` passes tables, and decides when to
+commit.
 """
 
 import logging
@@ -41,14 +41,16 @@ from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 
 logger = logging.getLogger(__name__)
 
-# Waiting rows that take this many bytes in memory are written to staged files, even if files may be larger.
+# Waiting rows are written to a staged file once they use this many bytes of memory, even if a file may be
+# larger.
 _WAITING_BYTES = 1 << 27
 
 
 class Appender:
     """Collect rows and metadata for the next commit, and commit them as one append.
 
-    The caller sets ``plan`` before the first row. Each run is a copy of the plan with a new id.
+    The caller must set ``plan`` before adding the first row. Each commit uses a copy of ``plan`` with a new
+    run id.
     """
 
     def __init__(self, store: Store, operation: Append) -> None:
@@ -92,7 +94,9 @@ class Appender:
             self._run = replace(self._run, schema=plan.schema)
 
     def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
-        """Copy rows with the columns of the plan, and the metadata of these rows, for the next commit."""
+        """Copy rows and the metadata of the rows for the next commit. The tables must have the columns of the
+        plan.
+        """
         copies = [_copied(table) for table in tables if len(table)]
         self._waiting += copies
         self._waiting_bytes += sum(table.nbytes for table in copies)
@@ -101,7 +105,7 @@ class Appender:
     def stage_full_files(self) -> None:
         """If many rows wait in memory, write rows to staged files.
 
-        If writing fails, the unwritten rows still wait, and the next call tries again.
+        If writing fails, the unwritten rows stay in memory, and the next call tries again.
         """
         if self._waiting and self._waiting_bytes >= self._limit:
             self._stage(self._limit)
@@ -119,7 +123,7 @@ class Appender:
             self._commit_run()
 
     def drop(self) -> None:
-        """Remove the files of the rows since the last commit, unless a commit has succeeded after all."""
+        """Remove the files of rows since the last commit, unless a commit of these files has succeeded."""
         run = self._run
         if run is not None and self._is_committing:
             with suppress(Exception):  # the caller reports the failure of the commit
@@ -133,7 +137,7 @@ class Appender:
             discard(run)
 
     def _new_run(self) -> None:
-        """Forget the files of the last run. The next run begins with the next file."""
+        """Forget the files of the last run. A new run begins when the next file is written."""
         self._run = None
         self._entries: list[FileEntry] = []
         self._staged_bytes = 0
@@ -156,7 +160,9 @@ class Appender:
         return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
 
     def _stage(self, least: int = 0) -> None:
-        """Write rows to files that readers do not see yet, until fewer than ``least`` bytes wait."""
+        """Write waiting rows to files that readers do not see before the commit, until fewer than ``least``
+        bytes of rows wait.
+        """
         if self._is_committing:  # files that are added to a run after the commit would be lost
             self._commit_run()
         while self._waiting and self._waiting_bytes >= least:
@@ -184,7 +190,7 @@ class Appender:
             snapshot = commit(run, self._operation, entries, known=self.newest)
         except TFRecordError:
             raise
-        except Exception as error:  # a second attempt often succeeds, and always finds an earlier success
+        except Exception as error:  # a second attempt often succeeds, and detects a success of the first
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
             snapshot = commit(run, self._operation, entries)
         self.newest = Newest.of(run.store, snapshot)
@@ -197,8 +203,8 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table, because the caller may change the table's memory. Arrow's stream format copies
-    categories, too.
+    """Copy a table, because the caller may change the table's memory. Serialization in Arrow's stream format
+    copies both values and categories.
     """
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
@@ -207,10 +213,10 @@ def _copied(table: pa.Table) -> pa.Table:
 
 
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
-    """Raise SchemaError for values that a record or a directory name cannot store.
+    """Raise SchemaError if a record or a directory name cannot store a value.
 
-    Rows that pass the check can wait for a commit together with other rows. The error contains the index of
-    the row in the tables, and ``title`` as the path.
+    Rows that pass the check can safely wait for the next commit together with other rows. The error contains
+    the index of the row in the concatenated ``tables``, and ``title`` as the path.
     """
     first, keys = 0, run.partition_on
     for table in tables:
@@ -231,8 +237,8 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
 # About this many bytes of Arrow data are written together.
 _CHUNK_BYTES = 1 << 25
 
-# A function that a write calls after each chunk of rows. The arguments are the new files, the index of the
-# chunk, how many chunks there are (0 if unknown), the step of the write, and how many steps there are.
+# A function that a write calls after each chunk of rows. The arguments are the new files, the chunk's index,
+# the number of chunks (0 if unknown), the step of the write, and the number of steps.
 Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
 
 
@@ -288,10 +294,10 @@ def write_shuffled(
 
 
 def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> Iterator[pa.Table]:
-    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. If there are no rows, yield one empty
-    table.
+    """Concatenate tables into larger tables of about `_CHUNK_BYTES` bytes. If there are no rows, yield one
+    empty table.
 
-    If ``max_rows`` limits the rows of a file, each large table ends where a file is full.
+    If ``max_rows`` limits the rows of a file, each larger table ends where a file is full, if possible.
     """
     waiting = [pa.Table.from_batches([run.columns.no_rows()])]
     size = 0

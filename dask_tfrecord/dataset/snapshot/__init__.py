@@ -1,3 +1,3 @@
-"""Define what a snapshot of a dataset contains, how a Parquet file stores the snapshot, and which files of
-the dataset are committed.
+"""Define what a snapshot of a dataset contains and how a Parquet file stores the snapshot. Find the committed
+files of a dataset.
 """

@@ -1,4 +1,4 @@
-"""Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies the file.
+"""Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies the file format.
 
 A snapshot is stored as a Parquet file, which other tools can read. All paths in a snapshot are relative to
 the directory of the dataset. A reader never executes the content of a snapshot, and never opens the content
@@ -52,7 +52,7 @@ _MOST_COLUMNS = 12
 class Snapshot:
     """One version of a dataset: the list of its files, and the columns of these files.
 
-    Writes store a snapshot in the directory of the dataset. `Snapshot.open` reads a stored snapshot.
+    Each write stores a snapshot in the directory of the dataset. `Snapshot.open` reads a stored snapshot.
 
     Attributes
     ----------
@@ -62,15 +62,15 @@ class Snapshot:
     schema : Schema
         The names and Arrow types of the columns in the records, and the record type.
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
-        The codec of the files that the newest write added. Files of earlier writes may have other codecs.
+        The codec of the files that the newest write added. Files of earlier writes may have different codecs.
     run : str
         The id of the write that created the snapshot.
     library : str
         The version of this package that created the snapshot.
     partitioning : tuple of Field
-        The partition columns. Directory names contain the values of partition columns; records do not.
+        The partition columns. Directory names contain the values of partition columns, but records do not.
     number : int
-        The version of the dataset. The first version is 1, and each write adds 1.
+        The version of the dataset that the snapshot describes. The first version is 1, and each write adds 1.
     custom_metadata : dict of str to str
         The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
@@ -79,25 +79,25 @@ class Snapshot:
     partial : bool
         True if the records may contain features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the DataFrame, each with the name of its index level. An
-        empty tuple means that the index was not written. None means that the index is unknown, as for files
-        of other tools.
+        The columns that were the index of the written DataFrame, each with the name of its index level. An
+        empty tuple means that the index was not written. None means that the index is unknown, for example
+        because another tool wrote the files.
     columns_name : str, optional
-        The name of the column labels of the DataFrame (``columns.name``).
+        The name of the column labels of the written DataFrame (``columns.name``).
     columnar : tuple of str or "scalars", optional
-        The columns that writes store in column files in addition to the data files, or None if writes create
-        no column files.
+        The columns that writes store in column files in addition to the data files. None means that writes
+        create no column files.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
-        `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with
-        these names. The string is empty if the kind is unknown.
+        `to_tfrecord`, "compact", "delete", "restore", "repair" or "expire" for the functions with these
+        names, or "index" for `add_snapshot`. The string is empty if the kind is unknown.
     details : str
         Details of the write, such as how many rows a `delete` removed, or which version a `restore` restored.
     created : datetime, optional
-        When the snapshot was created, in UTC, by the clock of the process that committed the write. None if
-        the time is unknown.
+        The time in UTC at which the snapshot was created, by the clock of the process that committed the
+        write. None if the creation time is unknown.
     ancestors : tuple of str
-        The ids of the last 100 writes before the write ``run``; the newest id is the last. The tuple includes
+        The ids of the last 100 writes before the write ``run``. The newest id is the last. The tuple includes
         writes whose files have been overwritten.
     oldest : int
         The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
@@ -190,7 +190,9 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Snapshot":
-        """Read a snapshot of a dataset, by default the newest, without opening the data files."""
+        """Read the newest snapshot of a dataset, or the snapshot of ``version``, without opening the data
+        files.
+        """
         return open_version(with_trailing_slash(Store.at(path, storage_options, filesystem)), version)
 
     def __repr__(self) -> str:
@@ -209,9 +211,9 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Commit:
-    """A version that a write or a method of `Dataset` has committed.
+    """A version committed by a write or by a method of `Dataset`.
 
-    After a dry run, or if there was nothing to commit, the version is the newest version.
+    After a dry run, or if there was nothing to commit, `Commit` describes the newest version.
 
     Attributes
     ----------
@@ -220,7 +222,8 @@ class Commit:
     rows, files, bytes : int
         The totals of the version: its rows, its data files, and the stored size of these files in bytes.
     details : dict
-        What the function has done. The documentation of the function describes the items.
+        Details about what the function has done. The documentation of each function describes the items of
+        ``details``.
     """
 
     version: int
@@ -240,7 +243,7 @@ class Commit:
 
 
 def history_of(store: Store) -> pd.DataFrame:
-    """Return the table that `Dataset.history` documents: the versions that can still be read."""
+    """Return a table of all readable versions, as documented by `Dataset.history`."""
     newest = open_version(store, None)
     return history(store, [one for one in versions(store) if one >= newest.oldest])
 
@@ -258,7 +261,7 @@ def html_table(facts: Mapping[str, str]) -> str:
 
 
 def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
-    """Return the paths of the data files and column files that a snapshot lists, relative to the root."""
+    """Return the paths, relative to the root, of the data files and column files that a snapshot lists."""
     return frozenset(listed_paths(snapshot.file_list)) if snapshot else frozenset()
 
 
@@ -270,7 +273,7 @@ def no_snapshot(store: Store) -> FileNotFoundError:
 def open_version(store: Store, number: int | None) -> Snapshot:
     """Return one version of the dataset in the store's root, or the newest version if ``number`` is None.
 
-    Raise FileNotFoundError if the dataset lacks this version, or if the dataset has no snapshot.
+    Raise FileNotFoundError if the dataset has no version ``number``, or if the dataset has no snapshot.
     """
     if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
         raise TFRecordError(f"version={number!r} is not the number of a version", "pass a number")

@@ -13,41 +13,41 @@ from dask_tfrecord.files.storage.store import FoundFiles, Store
 # with "_".
 METADATA_DIRECTORY = "_tfrecord"
 
-# The directory with one subdirectory for each running or interrupted write.
+# The staging directory, which contains one subdirectory for each running or interrupted write.
 STAGING = f"{METADATA_DIRECTORY}/staging"
 
-# The name of an empty file that Hadoop and Spark create after a write. Other tools wait for this file before
-# they read. Readers of this library ignore this file.
+# The name of an empty file that Hadoop and Spark create after a write. Some tools wait for the file
+# `_SUCCESS` before they read a dataset. Readers of this library ignore the file `_SUCCESS`.
 SUCCESS = "_SUCCESS"
 
-# The file in a run's staging directory that lists the files which the run's commit removes.
+# This file in a run's staging directory lists the files that the run's commit removes.
 REPLACED = "replaced.json"
 
-# The file in a run's staging directory that lists the files which the run's commit moves to the directory
-# `KEPT`, or back to their original paths.
+# This file in a run's staging directory lists the files that the run's commit moves: to the directory `KEPT`,
+# or back to their original paths.
 MOVED = "kept.json"
 
-# The name of the empty file in a run's staging directory that hides the run's uploaded files from readers.
+# An empty file of this name in a run's staging directory hides the run's uploaded files from readers.
 STARTED = "started"
 
-# The name of the empty file in a run's staging directory that forbids the commit of the run.
+# An empty file of this name in a run's staging directory forbids the commit of the run.
 REFUSED = "refused"
 
-# The prefix of the names of the empty files in a run's staging directory that mark unfinished attempts at the
-# commit. The file of a killed attempt stays.
+# In a run's staging directory, the names of empty files that mark unfinished attempts at the commit begin
+# with this prefix. If an attempt is killed, the file of the attempt remains.
 ATTEMPT = "attempt-"
 
-# The directory of the data files that only versions before the newest list. Below this directory, a file
-# keeps the path that the file had in the dataset.
+# The directory for data files that are listed only by versions before the newest version. Below this
+# directory, each file keeps the relative path that the file had in the dataset.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 
-# The longest file name that common filesystems allow, in bytes.
+# The largest number of bytes that common filesystems allow in a file name.
 _LONGEST_NAME = 255
 
-# The directory of the column files.
+# The directory that contains a dataset's column files.
 COLUMNS = f"{METADATA_DIRECTORY}/columns"
 
-# The JSON file with the paths of all files that `export` wrote.
+# The JSON file that lists the paths of all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -74,19 +74,21 @@ def staged(run: str, name: str) -> str:
 
 
 def open_runs(store: Store | FoundFiles) -> list[str]:
-    """Return the ids of the runs with a staging directory. These runs are active or were interrupted."""
+    """Return the ids of the runs with a staging directory. A run with a staging directory is active or was
+    interrupted.
+    """
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 
 
 def closed_column_files(store: Store) -> list[str]:
-    """Return the paths of the column files that belong to no open run, relative to the root.
+    """Return the paths, relative to the root, of the column files that belong to no open run.
 
-    Read the snapshots after calling this function. If no snapshot then lists a returned file, the run of the
-    file has failed, or a commit has replaced the data files of the column file.
+    To find unneeded column files, read the snapshots after calling this function. If no snapshot lists a
+    returned file, the run of the file has failed, or a commit has replaced the data files of the column file.
     """
     paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    # A run creates its staging directory before other files. So listing the runs after the files misses no
-    # open run.
+    # Each run creates its staging directory before any file. List the open runs after the column files,
+    # so that the run of a new column file is not missed.
     runs = open_runs(store) if paths else []
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
@@ -106,7 +108,8 @@ def _is_file_path(value: object) -> bool:
     directories = (METADATA_DIRECTORY, STAGING, KEPT, COLUMNS)
     if not isinstance(value, str) or not is_inside(value) or value in directories:
         return False
-    # Local file names that are not valid Unicode contain low surrogates, which `surrogateescape` encodes.
+    # In the name of a local file, Python represents bytes that are not valid UTF-8 by low surrogates. The
+    # error handler `surrogateescape` converts the surrogates back to the bytes.
     with suppress(UnicodeEncodeError):
         names = value.encode(errors="surrogateescape").split(b"/")
         return max(map(len, names)) <= _LONGEST_NAME
@@ -115,7 +118,7 @@ def _is_file_path(value: object) -> bool:
 
 def stored_paths(store: Store, name: str) -> list[str]:
     """Return the paths that a JSON file in the metadata directory lists. If the JSON file does not exist,
-    return no paths.
+    return an empty list.
 
     Raise TFRecordError if the JSON file is damaged.
     """

@@ -1,9 +1,10 @@
 """Convert file entries to the file list of a snapshot and back, and store file lists in Parquet files.
 
-In memory, the values of each partition column and the statistics of each data column are separate columns of
-the file list, so that file lists can be concatenated. In the Parquet file, two structs contain the values and
-the statistics; docs/format.md specifies the file. A snapshot's Parquet file stores the complete file list, or
-only the files that an earlier snapshot (the base) does not list.
+In memory, the file list has a separate column for the values of each partition column and for the statistics
+of each data column. Separate columns allow file lists to be concatenated. In the Parquet file, one struct
+column contains all partition values, and another struct column contains all statistics (see docs/format.md).
+A snapshot's Parquet file stores the complete file list, or only the files that an earlier snapshot (the base)
+does not list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,14 +44,14 @@ from dask_tfrecord.files.storage.file_list import (
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The names of the columns that column files store in addition to the data files. "scalars" stands for all
-# columns of numbers, booleans, dates, times and text, except lists. With an empty tuple, column files store
-# only the offsets of records.
+# The columns that are stored in column files as well as in the data files: a tuple of names, or "scalars".
+# The value "scalars" stands for all columns with one number, boolean, date, time or text in each record. If
+# the tuple is empty, column files store only the offsets of the records.
 Columnar: TypeAlias = tuple[str, ...] | Literal["scalars"]
 
 
 def columnar_features(schema: Schema, columnar: Columnar) -> tuple[Column, ...]:
-    """Return the features to store in column files. Ignore columns that the schema lacks."""
+    """Return the features to store in column files. Ignore columns that are not in the schema."""
     if columnar == "scalars":
         fields = [item for item in schema.fields if _is_small(item)]
     else:
@@ -59,7 +60,7 @@ def columnar_features(schema: Schema, columnar: Columnar) -> tuple[Column, ...]:
 
 
 def _is_small(item: Field) -> bool:
-    """Return True if a column has one number, date or text for each record."""
+    """Return True if a column contains no lists and no binary data."""
     return all(not one.depth and one.kind != "bytes" for one in item.features)
 
 
@@ -111,14 +112,14 @@ _TABLE = pa.schema(
     ]
 )
 
-# The struct with the partition values in a snapshot's Parquet file. This struct and the struct with the
-# statistics are optional, because Parquet cannot store a struct without fields.
+# The name of the struct that stores the partition values in a snapshot's Parquet file. The structs for
+# partition values and statistics are optional, because Parquet cannot store a struct without fields.
 _VALUES = "partition"
 
 _NULLS = pa.field("nulls", pa.int64())
 
-# Matches every path that leads out of the dataset, and some valid paths. `is_inside` then checks each
-# matching path.
+# Matches every path that leads out of the dataset, and some valid paths. `is_inside` checks each path that
+# matches this pattern.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
@@ -145,7 +146,7 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
 
 
 def to_entries(files: FileList, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    """Convert a file list to file entries: the inverse of `from_entries`.
+    """Convert a file list to file entries. `from_entries` is the inverse function.
 
     Raise OverflowError, TypeError, ValueError or ArrowException if Python cannot represent a value in the
     file list.
@@ -196,7 +197,7 @@ def _by_column(files: Sequence[FileEntry]) -> dict[str, Sequence[ColumnStatistic
     is None.
     """
     names = [tuple(column.name for column in file.statistics) for file in files]
-    if len({*names}) == 1:  # always true for the files of one write
+    if len({*names}) == 1:  # this condition is always true for the files of a single write
         return dict(zip(names[0], zip(*(file.statistics for file in files), strict=True), strict=True))
     of_files = [{column.name: column for column in file.statistics} for file in files]
     return {name: [of_file.get(name) for of_file in of_files] for name in {*chain.from_iterable(names)}}
@@ -230,8 +231,8 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
 def with_schema(files: FileList, own: Schema, schema: Schema) -> FileList:
     """Convert the statistics of a file list to the types of a schema with more columns or wider types.
 
-    ``own`` is the schema of the records in the files. All columns that ``own`` lacks are null in these
-    records.
+    ``own`` is the schema of the records in the files. Columns that are in ``schema`` but not in ``own`` are
+    null in the records.
     """
     types = {item.name: item.type for item in own.leaves}
     columns = {}
@@ -314,8 +315,8 @@ def _checked_column_files(stored: pa.ChunkedArray) -> pa.StructArray:
 def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
     """Return, for each file, the version that added the newest row of the file.
 
-    The stored version is null for files that the snapshot itself adds. If the program that wrote the snapshot
-    did not store the column of versions, all files count as added by the snapshot.
+    The stored version is null for files that the snapshot itself adds. If the Parquet file has no column of
+    versions, all files count as added by the snapshot.
     """
     if VERSION not in stored.column_names:
         return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
@@ -347,7 +348,7 @@ def _check_files(files: FileList) -> None:
 
 
 def _files_with_bad_blocks(files: FileList) -> npt.NDArray[np.intp]:
-    """Return the indices of the files with blocks outside the file, or not in ascending order."""
+    """Return the indices of the files whose blocks are outside the file or not in ascending order."""
     numbers, ends = _block_numbers(files)
     file_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     is_last = np.ones(len(file_of), bool)
@@ -367,13 +368,14 @@ def check(valid: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
-# An append stores only the added files while they make up at most this fraction of the files in the base.
+# An append stores only the files added since the base if they are at most this fraction of the files in the
+# base.
 DELTA_PART = 0.1
 
 
 @dataclass(frozen=True)
 class Base:
-    """The Parquet file of a snapshot with a complete file list, to which later snapshots add files.
+    """The Parquet file of a snapshot with a complete file list, which later snapshots extend.
 
     The checksum distinguishes the base from another snapshot of the same version.
     """
@@ -385,8 +387,9 @@ class Base:
 class Stored(NamedTuple):
     """How the file list of a snapshot is stored.
 
-    ``path`` is the path of the Parquet file, for error messages. The next append may add files to the file
-    list of ``base``. ``added`` contains the files of the snapshot that the file list of ``base`` lacks.
+    ``path`` is the path of the Parquet file, for error messages. The next append may store only the files
+    that it adds to the file list of ``base``. ``added`` contains the snapshot's files that are not in the
+    file list of ``base``.
     """
 
     path: str
@@ -394,7 +397,9 @@ class Stored(NamedTuple):
     added: FileList
 
     def is_delta(self, files: FileList) -> bool:
-        """Return True if few files were added, so that a snapshot of ``files`` may store only these files."""
+        """Return True if a snapshot of ``files`` may store only the added files, because few files were
+        added.
+        """
         return len(self.added) <= DELTA_PART * (len(files) - len(self.added))
 
 
@@ -411,7 +416,7 @@ def rows_of_run(files: FileList, run: str) -> FileList:
     return candidates.filter(np.array([run_of(path) == run for path in candidates.paths], bool))
 
 
-# The path and the CRC-32C of a file, which distinguish the file from all other files.
+# A file's path and CRC-32C, which together distinguish the file from all other files.
 Identity: TypeAlias = tuple[str, int]
 
 
@@ -429,13 +434,13 @@ def positions(files: Iterable[Identity], listed: FileList) -> pa.Array:
 def with_known_versions(files: FileList, known: FileList) -> FileList:
     """Copy the versions of files in ``known`` to the same files in ``files``.
 
-    All other files get a null version: they count as added by the snapshot that will list them.
+    All other files get a null version, and count as added by the snapshot that will list them.
     """
     return files.with_columns({VERSION: known[VERSION].take(known.positions(files))})
 
 
 def by_directory(files: FileList) -> FileList:
-    """Make the files of each directory adjacent in a file list. Within a directory, keep their order."""
+    """Make the files of each directory adjacent in a file list. Files of a directory keep their order."""
     paths = files["path"]
     # A regular expression would take three times as long as `split_pattern`.
     parents = pc.list_element(pc.split_pattern(paths, "/", max_splits=1, reverse=True), 0)

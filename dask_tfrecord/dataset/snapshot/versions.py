@@ -1,8 +1,9 @@
 """Read and encode the Parquet file of each version of a dataset, including its JSON metadata.
 
-docs/format.md specifies the Parquet files and the keys of the metadata. The reader does not trust the content
-of the files. If a version has a base, the Parquet file of the version lists only the data files that the base
-does not list. `history` reads the metadata of many versions at once, without the file lists.
+docs/format.md specifies the Parquet files and the keys of the metadata. The content of the Parquet files is
+untrusted, and is checked when it is read. If a version has a base, the Parquet file of the version lists only
+the data files that the base does not list. `history` reads the metadata of many versions at once, without the
+file lists.
 """
 
 import json
@@ -37,18 +38,18 @@ from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.schema.fields import Schema
 
-# The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
+# The columns that form the index of a DataFrame. Each column is a pair of the column name and the level name.
 Levels = tuple[tuple[str, str | None], ...]
 
-# The keys of a version's totals in the JSON metadata.
+# The keys under which the JSON metadata stores the totals of a version.
 TOTALS = ("files", "records", "bytes")
 
-# A snapshot stores the ids of at most this many earlier writes. A repetition of an older write is recognised
-# only if the dataset keeps the version or files of that write.
+# A snapshot stores the ids of at most this many previous writes. The repetition of a write whose id is not
+# stored is recognised only if the dataset keeps the version or files of the write.
 _MOST_ANCESTORS = 100
 
 
-@cache  # reading the metadata of an installed package takes milliseconds
+@cache  # cached, because reading an installed package's metadata takes milliseconds
 def library_version() -> str:
     """Return the installed version of this package, or "unknown" if the package is not installed."""
     try:
@@ -101,7 +102,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a snapshot to JSON metadata: the inverse of `parse`."""
+    """Convert the fields of a snapshot to JSON metadata. `parse` is the inverse function."""
     partitioning, created = fields["partitioning"], fields["created"]
     metadata = {name: fields[name] for name in ("run", "compression", "library", "custom_metadata", "index")}
     metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
@@ -121,7 +122,9 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def totals(files: FileList) -> dict[str, int]:
-    """Return how many files, records and bytes a file list contains, so that readers need not read it."""
+    """Return the total number of files, records and bytes in a file list, so that snapshots can store the
+    totals.
+    """
     sums = (pc.sum(files[name]).as_py() or 0 for name in ("records", "bytes"))
     return dict(zip(TOTALS, (len(files), *sums), strict=True))
 
@@ -184,13 +187,13 @@ def strict_json(text: bytes) -> dict[str, Any]:
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
-# The only format version that this library reads and writes. A change of the format that this library would
-# misunderstand requires a new format version.
+# The only format version that this library reads and writes. A format change that this library would misread
+# requires a new format version.
 FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
 
-# A snapshot file with fewer bytes than this is cached after parsing.
+# The parsed content of a snapshot file is cached if the file has fewer bytes than this.
 _KEPT_BYTES = 1 << 18
 
 # An error message lists at most this many versions one by one.
@@ -228,7 +231,7 @@ def numbers_of(names: Iterable[str]) -> list[int]:
 
 
 def newest_number(store: Store) -> int:
-    """Return the newest version of the dataset in the root of the store, or 0 without a snapshot."""
+    """Return the newest version of the dataset in the root of the store, or 0 if there is no snapshot."""
     return max(versions(store), default=0)
 
 
@@ -259,7 +262,8 @@ def oldest_version(store: Store) -> int:
 def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any] | None:
     """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
 
-    Raise TFRecordError if the file of the snapshot is damaged, or if the base is damaged or missing.
+    Raise TFRecordError if the file of the snapshot is damaged, or if the base of the snapshot is damaged or
+    missing.
     """
     numbers = versions(found or store)
     while numbers:
@@ -277,10 +281,10 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
 
 
 def read_version(store: Store, number: int) -> dict[str, Any]:
-    """Return the fields of the snapshot of version ``number`` in the root of the store.
+    """Return the fields of the snapshot with version ``number`` in the root of the store.
 
     Raise FileNotFoundError if the file of the snapshot or of its base does not exist. Raise TFRecordError if
-    one of these files is damaged.
+    the file of the snapshot or of its base is damaged.
     """
     part = read_part(store, number)
     return assemble(part, None if part.base is None else _read_base(store, part.base))
@@ -300,7 +304,7 @@ def _read_base(store: Store, base: Base) -> Part:
 def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     """Return the fields of a snapshot, given the contents of its file and of its base's file.
 
-    Raise TFRecordError if the two files do not belong together.
+    Raise TFRecordError if the snapshot's file and the base's file do not belong together.
     """
     files, added = part.files, part.files.slice(0, 0)
     try:
@@ -316,7 +320,7 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     except (pa.ArrowException, ValueError) as error:
         raise invalid_snapshot(error, part.path) from error
     stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
-    custom = {**part.fields["custom_metadata"]}  # copy the dict, because the caller may change it
+    custom = {**part.fields["custom_metadata"]}  # a copy, because the caller may change the dict
     return {
         **part.fields,
         "custom_metadata": custom,
@@ -327,7 +331,7 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
 
 
 def read_part(store: Store, number: int) -> Part:
-    """Read the file of a snapshot, but not the file of its base.
+    """Read the file of a snapshot without reading the file of the snapshot's base.
 
     Raise FileNotFoundError if the file does not exist.
     """
@@ -343,8 +347,8 @@ def read_part(store: Store, number: int) -> Part:
 def parse_part(data: bytes, path: str, number: int) -> Part:
     """Parse and check the untrusted content of a snapshot's file. Raise TFRecordError for invalid content."""
     try:
-        # Read without threads: a thread of Arrow may free the buffer after the call has returned, and a
-        # process that ends at that moment would abort.
+        # Read without threads, so that no Arrow thread can free the buffer after the call has returned. A
+        # process that ends while an Arrow thread frees a buffer would abort.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         stored = file.read(use_threads=False)
         metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
@@ -366,7 +370,8 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
         raise invalid_snapshot(error, path) from error
 
 
-# Programs often open a dataset again, and parsing a small snapshot takes longer than reading the file.
+# Parsed snapshots are cached, because programs often open a dataset again. Parsing a small snapshot takes
+# longer than reading the snapshot's file.
 _parse_kept = lru_cache(maxsize=16)(parse_part)
 
 
@@ -381,10 +386,10 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
 
 
 def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
-    """Encode the fields of a snapshot, as `assemble` returns them, as the content of a Parquet file.
+    """Encode the fields of a snapshot, as returned by `assemble`, as a Parquet file.
 
     If ``delta`` is True, store only the data files that the base does not list, unless too many files were
-    added. The dataset must then keep the Parquet file of the base.
+    added. If only the added files are stored, the dataset must keep the Parquet file of the base.
     """
     files, stored, base = fields["file_list"], fields["stored"], None
     if delta and stored is not None and stored.is_delta(files):
@@ -396,24 +401,25 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     table = to_stored(files, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
-    # Readers read the complete snapshot file, so Parquet's column statistics would only cost time. Dictionary
-    # encoding only helps for the paths of column files, because many data files may share a column file.
+    # Readers read the complete snapshot file, so Parquet's column statistics would only cost time. Use
+    # dictionary encoding only for the paths of column files, because many data files may share a column file.
     pq.write_table(
         table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=["columns.path"]
     )
     return sink.getvalue()
 
 
-# `read_metadata` reads this many bytes at the end of a snapshot's file. These bytes include the Parquet
-# footer with the metadata, unless the dataset has hundreds of columns.
+# `read_metadata` reads this many bytes at the end of a snapshot's file. Unless the dataset has hundreds of
+# columns, the last 64 KiB contain the whole Parquet footer with the metadata.
 _TAIL_BYTES = 1 << 16
 
 
 def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Map each version to the JSON metadata of its Parquet file.
 
-    The result lacks versions that do not exist, are damaged, have another format version, or have a Parquet
-    footer longer than `_TAIL_BYTES`. For such a version, `read_version` returns the content or raises.
+    The result does not include versions that do not exist, are damaged, have another format version, or have
+    a Parquet footer longer than `_TAIL_BYTES`. For a version that is not in the result, `read_version`
+    returns the content or raises an error.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
     count = len(paths)
@@ -424,7 +430,7 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
 
 def _parse(tail: Any) -> dict[str, Any] | None:
     """Return the JSON metadata in the last bytes of a Parquet file, or None if there is no valid metadata."""
-    if not isinstance(tail, bytes):  # the file could not be read
+    if not isinstance(tail, bytes):  # the snapshot's file could not be read
         return None
     try:
         metadata = strict_json(pq.read_metadata(pa.BufferReader(tail)).metadata[METADATA_KEY])
@@ -456,7 +462,7 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     for number in numbers:
         described = _described(stored[number]) if number in stored else None
-        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+        with suppress(FileNotFoundError):  # an overwrite has just removed this version
             rows.append((number, *(described or _read(store, number))))
     columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
     table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)

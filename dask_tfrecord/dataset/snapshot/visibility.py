@@ -1,7 +1,7 @@
 """Find the committed files: files in a snapshot and files of other tools, but not files of an open run.
 
-A commit moves the files that only older versions list to the directory ``kept``. This module finds files both
-there and at their original paths.
+A commit moves the files listed only by older versions to the directory ``kept``. This module finds files both
+in the directory ``kept`` and at their original paths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,10 +49,11 @@ from dask_tfrecord.files.storage.store_failures import redact_errors
 
 
 def with_kept_paths(store: Store) -> Store:
-    """Return a store that finds files which a commit has moved to the directory of kept files, or back.
+    """Return a store that finds a file even if a commit has moved the file to the directory of kept files, or
+    back.
 
-    With this store, a reader can read the files of a plan even after a commit has replaced the files, if the
-    commit keeps older versions.
+    With the returned store, a reader can read the files of a plan even after a commit has replaced the files,
+    if the commit keeps older versions.
     """
     return replace(store, elsewhere=_kept_paths)
 
@@ -65,18 +66,20 @@ def _kept_paths(store: Store, path: str) -> Iterator[str]:
 
 
 def kept_files(store: Store) -> FileList:
-    """List the files in the directory of kept files. The paths are the original paths of the files."""
+    """List the files in the directory of kept files. The name of each file is the file's original path,
+    relative to the root of the dataset.
+    """
     return list_directory(Store.of(store.fs, store.join(f"{KEPT}/")))
 
 
 def _found_or_kept(store: Store, listed: FileList) -> tuple[FileList, FileList]:
-    """Find the files of a snapshot at their paths, or in the directory of kept files.
+    """Find the files of a snapshot at their original paths, or in the directory of kept files.
 
-    Also return the other visible files in the directory of the dataset, as `find_listed` does.
+    In addition, return all other visible files in the dataset's directory, as `find_listed` does.
     """
     names = listed.names
     files, others = find_listed(store, names)
-    for directory in (f"{KEPT}/", ""):  # a restore may move a file back between the listings
+    for directory in (f"{KEPT}/", ""):  # a restore may move a file back from `KEPT` between the two listings
         missing = files["path"].is_null()
         if not pc.any(missing).as_py():
             break
@@ -91,15 +94,16 @@ _MISSING = "the file is missing, but the dataset's snapshot lists it"
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
-    """Check that the files of a snapshot exist with the right sizes. Return these files, as
-    `listed_and_others` does.
+    """Check that the files of a snapshot exist and have the sizes that the snapshot states. Return the list
+    of files that `listed_and_others` returns.
 
-    Raise CorruptRecordError if a file is missing, or has another size than the snapshot states. Raise
+    Raise CorruptRecordError if a file is missing, or if the size of a file differs from the snapshot. Raise
     TFRecordError if the directory contains files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {name for name in others if not is_part(name)}
-    if foreign:  # an overwrite may be about to remove these files, or has removed them since the listing
+    # An overwrite may have removed these files since the listing, or may be about to remove the files.
+    if foreign:
         foreign -= _replaced_paths(store, snapshot, open_runs(store))
         store.fs.invalidate_cache()
         foreign &= {*list_directory(store).names} if foreign else foreign
@@ -111,16 +115,16 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
 
 
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[str]]:
-    """Return the files of a snapshot as they are now, and the paths of all other visible files.
+    """Return the present state of the files of a snapshot, and the paths of all other visible files.
 
-    The returned list has the columns of the snapshot's file list, but the paths, sizes and stamps come from
-    the store. The column ``file_records`` contains the record count of each file. The count is null if the
-    file may have changed since the snapshot was written, because the statistics of a changed file prove
-    nothing. If the snapshot stores no stamp for a file, only the size can be compared.
+    The returned list has the columns of the snapshot's file list, but the paths, sizes and ``stamp`` values
+    come from the store. The column ``file_records`` contains the record count of each file. The record count
+    is null if the file may have changed since the snapshot was written, because the statistics of a changed
+    file prove nothing. If the snapshot stores no ``stamp`` for a file, only the size of the file is compared.
 
-    The other paths are relative to the root, and do not include files that are clearly not TFRecord files.
-    Raise CorruptRecordError if a file of the snapshot is missing, or has another size than the snapshot
-    states.
+    The paths of the other visible files are relative to the root. Files that are clearly not TFRecord files
+    are left out. Raise CorruptRecordError if a file of the snapshot is missing, or if the size of a file
+    differs from the snapshot.
     """
     listed = snapshot.file_list
     files, others = _found_or_kept(store, listed)
@@ -151,10 +155,10 @@ def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
 def _lost_file(
     store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
 ) -> CorruptRecordError:
-    """Return the exception for a file of a snapshot that is missing or has another size than the snapshot
-    states.
+    """Return the exception for a missing file of a snapshot, or for a file whose size differs from the
+    snapshot.
 
-    For a missing file, the exception also names the other missing files.
+    For a missing file, the exception also names further missing files of the snapshot.
     """
     root, public = store.public(), store.public(store.join(path))
     if size is None:
@@ -180,14 +184,15 @@ def missing_files(store: Store, snapshot: Snapshot) -> FileList:
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
     """Return the snapshot of one version of a dataset, and the list of its files.
 
-    The directory may also contain files of other versions. Raise FileNotFoundError if the dataset lacks this
-    version, and CorruptRecordError if a file of the version is missing or has changed in size.
+    The directory may contain files that belong only to other versions. Raise FileNotFoundError if the dataset
+    has no version ``number``. Raise CorruptRecordError if a file of the version is missing or has changed in
+    size.
     """
     snapshot = open_version(store, number)
     try:
         return snapshot, listed_and_others(store, snapshot)[0]
     except CorruptRecordError as error:
-        open_version(store, number)  # raises if the version has expired in the meantime
+        open_version(store, number)  # this call raises an error if the version has expired
         raise error.replaced(
             problem=f"{error.problem}, in its version {number}",
             advice="put the file back",
@@ -199,9 +204,9 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
 def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, FileList] | None:
     """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
-    ``known`` is the newest snapshot if the caller has just read this snapshot, or else None. If an overwrite
-    replaces the files meanwhile, return the snapshot of the overwrite. Raise the same errors as
-    `snapshot_files`, and TFRecordError if the snapshot is damaged.
+    ``known`` is the newest snapshot. If ``known`` is None, the function reads the newest snapshot. If an
+    overwrite replaces the files during the call, return the snapshot of the overwrite. Raise the same errors
+    as `snapshot_files`. Raise TFRecordError if the newest snapshot is damaged.
     """
     snapshot = known or find_snapshot(store)
     while snapshot is not None:
@@ -222,9 +227,9 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     snapshot, the files of open runs are uncommitted. The result always includes files that the user passed by
     their full names.
 
-    Raise FileNotFoundError if no file is committed. Raise TFRecordError if there is no snapshot and files of
-    a write are missing. If the directory of the files has no metadata of a dataset, only warn of the missing
-    files.
+    Raise FileNotFoundError if the listing contains no committed file. Raise TFRecordError if there is no
+    snapshot and some files of a write are missing. If the directory contains no dataset metadata, warn about
+    missing files instead of raising an error.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
@@ -249,10 +254,10 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
-    """Return the root of the dataset to which a data file in this directory may belong, or None.
+    """Return the root of the dataset to which a data file in ``directory`` may belong, or None.
 
-    The search goes from the directory above the partition directories down to the directory itself. ``known``
-    caches which directories are roots.
+    The search goes from the directory above the partition directories down to ``directory``. ``known`` is a
+    cache that maps each checked directory to True if the directory is the root of a dataset.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -296,7 +301,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
     """Raise TFRecordError if a restore has not yet moved all files of the newest version back to their paths.
 
-    A listing of the directory would lack the files that were not moved back.
+    Until a restore has moved all files back, a listing of the directory is incomplete.
     """
     kept = listed_files(snapshot).intersection(kept_files(store).names)
     if kept and (missing := kept.difference(list_directory(store).names)):
@@ -311,13 +316,15 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
     """Raise TFRecordError if a dataset without a snapshot has some but not all files of a write.
 
-    Only warn if the directory lacks the metadata of a dataset, because the data files are then a copy. The
-    missing files may be lost, or `delete` or `compact` may have replaced them before the copy was made.
+    If the directory has no dataset metadata, the data files are a copy, so the function only warns. In a
+    copy, missing files may be lost, or `delete` or `compact` may have replaced the files before the copy was
+    made.
     """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
-        # Do not check partition directories: a partition of a write need not have a file in every directory.
+        # Do not check partition directories, because not every partition of a write has a file in each
+        # directory.
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     incomplete = [files for (_, count), files in writes.items() if len(files) < count]
@@ -349,7 +356,8 @@ def visible_files(
     """List the files in the root of the store, except files of open runs and files that a commit replaces.
 
     ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
-    necessary. ``listed`` is an existing listing of the files. If it is None, the function lists the files.
+    necessary. ``listed`` is an existing listing of the files. If ``listed`` is None, the function lists the
+    files.
     """
     files = list_directory(listed or store)
     runs = open_runs(listed or store) if len(files) else []
@@ -381,20 +389,22 @@ def _of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequenc
 
 @redact_errors
 def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
-    """Return the newest snapshot in the root of the store, or None for a damaged or missing snapshot."""
+    """Return the newest snapshot in the root of the store, or None if the newest snapshot is damaged or
+    missing.
+    """
     with suppress(TFRecordError):
         return find_snapshot(store, found)
     return None
 
 
 def has_committed(snapshot: Snapshot, run: str) -> bool:
-    """Return True if a run created this snapshot, an earlier version, or a file that this snapshot lists."""
+    """Return True if a run created ``snapshot``, an earlier version, or a file that ``snapshot`` lists."""
     if run in (snapshot.run, *snapshot.ancestors):
         return True
     return len(rows_of_run(snapshot.file_list, run)) > 0
 
 
 def _replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:
-    """Return the paths of the files that unfinished commits replace, relative to the root of the dataset."""
+    """Return the paths, relative to the root of the dataset, of the files that unfinished commits replace."""
     notes = [staged(run, name) for run in runs if has_committed(snapshot, run) for name in (REPLACED, MOVED)]
     return {path for note in notes for path in stored_paths(store, note)}.difference(listed_files(snapshot))

@@ -50,18 +50,18 @@ from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
 
-# The remedies that add a column to a dataset.
+# The remedies that errors suggest for adding a column to a dataset.
 _ADD = (
     Remedy("append", True),
     Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
 )
 
-# The problem and the advice for a column that is missing in the dataset, or in the rows.
+# Pairs of a problem and advice, for a column that is missing from the dataset or from the rows.
 _NEW = "the rows have this column, the dataset does not", "leave the column out of the rows"
 _MISSING = "the dataset has this column, the rows do not", "add the column to the rows, with nulls if need be"
 _UNKNOWN = "schema= has this column, the dataset does not", "leave the column out of schema="
 
-# At most this many files of other tools are read at the same time.
+# At most this many files that other tools wrote are read at the same time.
 _THREADS = 8
 
 
@@ -75,19 +75,20 @@ def check_existing_data(
     adds_columns: bool = False,
     known: Snapshot | None = None,
 ) -> Snapshot | None:
-    """Check that rows with these columns can be appended to the existing data in a directory.
+    """Check that rows with the columns of ``schema`` and ``partitioning`` can be appended to the existing
+    data in a directory.
 
-    ``known`` is the newest snapshot if the caller has just read this snapshot, or else None. Return the
-    newest snapshot, or None if the directory has no snapshot. Raise SchemaError, which names one difference,
-    if the columns, types, partition columns or index differ from the existing data. Raise also the errors of
+    ``known`` is the newest snapshot. If ``known`` is None, the function reads the newest snapshot. Return the
+    newest snapshot, or None if the directory has no snapshot. Raise a SchemaError that names one difference
+    if the columns, types, partition columns or index differ from the existing data. Also raise the errors of
     `newest_snapshot`.
     """
     newest = newest_snapshot(store, known)
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
-        # A column that the rows lack was probably renamed. The commit does not check for missing columns,
-        # because a concurrent append may have added columns.
+        # A column that the dataset has but the rows lack was probably renamed. The commit does not check for
+        # columns missing from the rows, because a concurrent append may have added columns.
         _check_names(newest[0].schema.names, schema.names, *_MISSING)
     elif len(files := data_files(store)):
         refuse_linked_files(store, files)
@@ -101,7 +102,9 @@ def check_existing_data(
 
 
 def _check_one_split(store: Store) -> None:
-    """Raise TFRecordError if the directory has several splits of TFDS or TFX, which an append would mix."""
+    """Raise TFRecordError if the directory contains several splits of TFDS or TFX, because an append would
+    mix the splits.
+    """
     found = find_splits(listing_of(store))
     if found is not None:
         found.check_one_dataset()
@@ -122,14 +125,14 @@ def merged_schema(
     adds_columns: bool,
     is_overtaken: bool = False,
 ) -> Schema:
-    """Return the schema of a dataset after an append of rows with these columns.
+    """Return the schema of a dataset after an append of rows with the schema ``schema``.
 
-    Columns that only the dataset has are null in the new rows. A column of the dataset with only nulls gets
-    the type of the new rows. If ``adds_columns`` is True, new columns follow the columns of the dataset, and
-    columns may get wider types. Otherwise, a column that is new or has another type raises. If
-    ``is_overtaken`` is True, the rows may have narrower types than the dataset, because another append may
-    have widened a column in the meantime. Raise SchemaError, which names the difference, if the rows cannot
-    be appended.
+    Columns that only the dataset has are null in the new rows. If a column of the dataset contains only
+    nulls, the column gets the type of the new rows. If ``adds_columns`` is True, new columns follow the
+    columns of the dataset, and columns may get wider types. If ``adds_columns`` is False, a column that is
+    new or has another type raises an error. If ``is_overtaken`` is True, the rows may have narrower types
+    than the dataset, because another append may have widened a column in the meantime. If the rows cannot be
+    appended, raise a SchemaError that names the difference.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -156,12 +159,15 @@ def _with_nulls(item: Field) -> Field:
 
 
 def with_common_dtype(theirs: Field, ours: Field) -> Field:
-    """Return ``theirs``, the column of the dataset, with a dtype that also fits the values of ``ours``."""
+    """Return the dataset's column ``theirs`` with a dtype that fits the values of both ``theirs`` and
+    ``ours``.
+    """
     return replace(theirs, dtype=common_dtype(ours.dtype, theirs.dtype, theirs.type))
 
 
 def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
-    """Return the column of the dataset with the wider type, and with a dtype that fits both columns.
+    """Return the dataset's column ``theirs`` with the wider type of both columns, and with a dtype that fits
+    both columns.
 
     If ``ours`` is None, the column is null in the new rows.
     """
@@ -177,7 +183,7 @@ def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower
 
 
 def _with_categories(theirs: Field, ours: Field) -> Field:
-    """Return ``theirs``, with ``is_closed=False`` if ``ours`` may have other categories.
+    """Return ``theirs``, with ``is_closed=False`` if ``ours`` may have categories that are not in ``theirs``.
 
     The categories of ``ours`` are not added, because a deletion may have erased categories without values.
     """
@@ -189,7 +195,7 @@ def _with_categories(theirs: Field, ours: Field) -> Field:
 
 
 def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
-    """Give each column that contains only nulls the type of the same column in new rows."""
+    """Return ``schema``, in which columns with only nulls get the types of the same columns in ``found``."""
     given = {item.name: item for item in found.fields}
     fields = [
         _merged(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
@@ -206,8 +212,8 @@ def check_given_columns(
 ) -> None:
     """Check that an append to a dataset with a snapshot is possible, and that the arguments fit the dataset.
 
-    Raise SchemaError if the types, the partition columns or the record type that the caller gave differ from
-    the dataset, or if this library cannot write a column of the dataset.
+    Raise SchemaError if the types, partition columns or record type from the caller differ from the dataset,
+    or if this library cannot write a column of the dataset.
     """
     for theirs in snapshot.schema.fields:
         _check_form(theirs)
@@ -223,10 +229,10 @@ def check_given_columns(
 
 
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
-    """Describe the files of other tools as a snapshot of version 0, which is not stored.
+    """Describe the files of other tools as a snapshot of version 0. The snapshot is not stored.
 
     The function reads every file once to count the records. Return None if there are no files. Raise
-    ConcurrentWriteError if another process removes or replaces a file in the meantime.
+    ConcurrentWriteError if another process removes or replaces a file during the call.
     """
     files = data_files(store)
     if not len(files):
@@ -240,10 +246,12 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
 
 
 def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
-    """Return the schema of files without a snapshot, for an append of rows with the schema ``schema``.
+    """Return the schema of existing files without a snapshot, to which rows with the schema ``schema`` are
+    appended.
 
-    A column without any value in the files gets the type of the append. All other columns keep the inferred
-    types that readers see. Raise SchemaError if an inferred type differs from the type of the append.
+    If the files contain no value of a column, the column gets its type from ``schema``. Columns with values
+    in the files keep the inferred types, which readers see. Raise SchemaError if an inferred type differs
+    from the type in ``schema``.
     """
     described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
     if described is not None and described.forms:
@@ -306,8 +314,9 @@ def _check_index(ours: Levels, theirs: Levels | None) -> None:
 def _check_type(ours: Field, theirs: Field, *, fits: bool | None = None) -> None:
     """Raise SchemaError if values of ``ours`` cannot be appended to ``theirs``, the column of the dataset.
 
-    ``fits`` is False if the types differ too much. By default, the types may differ only in memory layout, or
-    ``ours`` may have the null type. The records are the same in both cases.
+    ``fits`` is False if the type of ``ours`` does not fit the column ``theirs``. If ``fits`` is None, the
+    types may differ only in memory layout, or ``ours`` may have the null type. The records do not depend on
+    the memory layout, or on whether a column of nulls has the null type.
     """
     _check_form(theirs)
     if fits is None:

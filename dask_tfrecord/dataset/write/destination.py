@@ -1,8 +1,8 @@
 """Check the destination of a write: whether the path is usable, and which existing files may be removed.
 
 A directory belongs to at most one dataset, so the checks search for datasets above and below the destination.
-After a write to a subdirectory of another dataset, readers of that dataset would not see the new rows. An
-overwrite of the subdirectory would remove files that the snapshot of that dataset lists.
+If a write used a subdirectory of another dataset, readers of the outer dataset would not see the new rows. An
+overwrite of the subdirectory would remove files that the snapshot of the outer dataset lists.
 """
 
 import os
@@ -46,8 +46,8 @@ from dask_tfrecord.files.storage.store_failures import redact_errors, without_cr
 # The largest number of concurrent requests to the store.
 _THREADS = 16
 
-# What `to_tfrecord` does with existing data. The modes, in order: raise, keep all rows, replace all rows, and
-# replace the rows of the partition directories that get new rows.
+# The mode determines what `to_tfrecord` does with existing data. In order, the modes raise an error, keep all
+# rows, replace all rows, and replace the rows of the partition directories that get new rows.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
@@ -55,11 +55,11 @@ def parent_dataset(store: Store) -> Store | None:
     """Return the dataset whose directory contains the root of the store, or None.
 
     A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. A directory with
-    its own snapshot belongs to the dataset above only if the snapshot of the dataset above lists files in the
+    its own snapshot belongs to an outer dataset only if the outer dataset's snapshot lists files in the
     directory.
     """
-    # Several paths may lead to the same local directory. Two of these paths are searched for datasets: the
-    # path that the caller passed, and the path without links.
+    # Several paths may lead to the same local directory. Search for datasets along two paths: the path that
+    # the caller passed, and the path without links.
     paths = (store.root, store.real_path(store.root))
     above = dict(one for path in paths for one in _above(store, path))
     parents = [Store.of(store.fs, root) for root in above]
@@ -71,7 +71,9 @@ def parent_dataset(store: Store) -> Store | None:
 
 
 def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
-    """Yield each directory above a path, the nearest first, with the path relative to this directory."""
+    """Yield each directory above ``path``, the nearest first, together with ``path`` relative to the
+    directory.
+    """
     root, below = path.rstrip("/"), ""
     while root:
         root, _, name = root.rpartition("/")
@@ -84,23 +86,23 @@ def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
 
 def _has_metadata(store: Store) -> bool:
     try:
-        # On S3, `isdir` needs only one request. Listing a directory that does not exist would also list the
-        # parent of the directory.
+        # On S3, `isdir` needs only one request. For a missing directory, a listing would list the parent
+        # directory as well.
         return bool(store.fs.isdir(store.join(METADATA_DIRECTORY)))
-    except PermissionError:  # many users may read only some directories of a bucket
+    except PermissionError:  # many users are allowed to read only some directories of a bucket
         return False
 
 
 def _lists_below(parent: Store, below: str) -> bool:
     try:
         snapshot = find_snapshot(parent)
-    except TFRecordError:  # a damaged snapshot may list any file
+    except TFRecordError:  # a damaged snapshot may list files in the directory
         return True
     return any(path.startswith(below) for path in listed_files(snapshot))
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:
-    """Raise DestinationError for a directory inside another dataset. The error suggests ``function``."""
+    """Raise DestinationError if a directory lies inside another dataset. The error suggests ``function``."""
     if (parent := parent_dataset(store)) is not None:
         raise _inside(store, parent, calls=[Call(function, parent.public(), {})])
 
@@ -147,9 +149,10 @@ def _inside(
 
 
 def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | None = None) -> None:
-    """Raise DestinationError if a subdirectory contains another dataset. The error states the ``harm``.
+    """Raise DestinationError if a subdirectory contains another dataset. ``harm`` is the part of the error
+    message that explains what would go wrong.
 
-    ``listed`` is an existing listing of the files. If it is None, the function lists the files.
+    ``listed`` is an existing listing of the files. If ``listed`` is None, the function lists the files.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
@@ -160,25 +163,27 @@ def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | 
             )
 
 
-# Maps the parts of a path that fsspec interprets to their meaning in fsspec.
+# Maps each text that fsspec interprets in a path to the meaning of the text.
 _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
 }
 
-# An error lists at most this many names, and says how many more there are.
+# An error message lists at most this many names, and gives the number of remaining names.
 _MOST_NAMES = 5
 
-# To decide if an error suggests overwrite=True, at most this many files are opened.
+# At most this many files are opened to decide whether an error suggests overwrite=True.
 _MOST_FILES = 100
 
-# Matches names of TFRecord files. An empty file with a matching name counts as a file without records.
+# Matches names of TFRecord files. An empty file with a matching name counts as a TFRecord file without
+# records.
 _TFRECORD_NAME = re.compile(
     r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
     re.IGNORECASE,
 )
 
-# The names of TensorBoard's event files contain this text. The files consist of records, but form no dataset.
+# The names of TensorBoard's event files contain this text. TensorBoard's event files consist of records, but
+# do not form a dataset.
 _EVENTS = "tfevents"
 
 
@@ -188,8 +193,9 @@ def destination(
 ) -> Store:
     """Return the store for a directory in which files will be created or removed.
 
-    Raise DestinationError if fsspec would not interpret ``path`` as the name of one directory, if the
-    filesystem cannot create files atomically, or if a directory for metadata is a link.
+    Raise DestinationError if fsspec would not interpret ``path`` as the name of one directory. Raise
+    DestinationError if the filesystem cannot create files atomically, or if a directory for metadata is a
+    link.
     """
     text = path_text(path, advice="pass the directory of the dataset")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
@@ -201,7 +207,7 @@ def destination(
         raise DestinationError(problem, "choose a directory without it in its name")
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
-    if not store.is_remote:  # on a remote store, the checks would need requests
+    if not store.is_remote:  # on a remote store, these checks would need additional requests
         directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
         store.refuse_links(f"{one}/" for one in directories)
         for one in filter(os.path.isfile, directories):
@@ -213,14 +219,14 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
-    """Check that a write in this mode can use a directory. Return the newest version of the dataset in the
-    directory, or 0.
+    """Check that a write in the mode ``mode`` can use a directory. Return the newest version of the dataset
+    in the directory, or 0 if the directory contains no dataset.
 
-    ``newest`` is the newest snapshot if the caller has just read this snapshot, or else None. Raise
-    DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise for a
-    directory with a dataset, or with files that readers would see.
+    ``newest`` is the newest snapshot. If ``newest`` is None, the function looks for the newest version. Raise
+    DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise
+    DestinationError if the directory contains a dataset or files that readers would see.
     """
-    if is_disk_root(store):  # listing the root directory would take very long
+    if is_disk_root(store):  # listing the root directory would take a very long time
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", advice)
     if newest is not None:
@@ -236,7 +242,7 @@ def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | No
     if kind == "file":
         raise DestinationError("is a file, not a directory", "pass a directory")
     check_bucket(store)
-    # A listing of a missing directory takes three requests on S3.
+    # On S3, listing a missing directory takes three requests.
     if mode == "create" and kind != "missing" and len(files := visible_files(store)):
         raise refusal(store, files)
     return 0
@@ -252,7 +258,7 @@ def _kind(store: Store) -> str:
         return "file" if store.fs.info(store.root)["type"] == "file" else "directory"
     except FileNotFoundError:
         return "missing"
-    except Exception:  # fsspec raises exceptions of many classes, and the write reports the failure
+    except Exception:  # fsspec raises exceptions of many classes; the write that follows reports the failure
         return "directory"
 
 
@@ -260,9 +266,10 @@ def _kind(store: Store) -> str:
 def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     """Return the files that an overwrite may remove although the newest snapshot does not list them.
 
-    The paths are relative to the root. ``newest`` is the newest snapshot, or None if the newest snapshot is
-    damaged or missing. Raise DestinationError if the directory is protected, or if it contains files that are
-    not TFRecord files, links to other directories, or another dataset.
+    The returned paths are relative to the root. ``newest`` is the newest snapshot, or None if the newest
+    snapshot is damaged or missing. Raise DestinationError if the directory is protected. Raise
+    DestinationError if the directory contains files that are not TFRecord files, links to other directories,
+    or another dataset.
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
@@ -288,7 +295,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
 
 
 def refusal(store: Store, files: FileList) -> DestinationError:
-    """Return the exception for a new dataset in a directory that contains ``files`` and no snapshot."""
+    """Return the exception for creating a dataset in a directory that contains ``files`` and no snapshot."""
     count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files.slice(0, _MOST_FILES))
@@ -325,7 +332,8 @@ def files_unchanged(store: Store) -> Iterator[None]:
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
-    """Return True if the decompressed content of a file begins with a record's length and its checksum.
+    """Return True if the decompressed content of a file begins with the length of a record and the checksum
+    of the length.
 
     An empty file counts as a TFRecord file if its name matches `_TFRECORD_NAME`.
     """
@@ -349,7 +357,7 @@ def is_disk_root(store: Store) -> bool:
 
 
 def _protected_role(store: Store) -> str | None:
-    """Return what protects a directory from overwrites, such as "the home directory", or None.
+    """Return the reason why a directory is protected from overwrites, such as "the home directory", or None.
 
     The root of a filesystem, the working directory, the home directory and their parents are protected.
     """
@@ -363,7 +371,8 @@ def _protected_role(store: Store) -> str | None:
         protected["the current directory"] = os.path.realpath(".")
     protected["the home directory"] = os.path.realpath(os.path.expanduser("~"))
     for role, place in protected.items():
-        with suppress(OSError):  # on some filesystems, the two paths of a directory may differ in case
+        # On some filesystems, two paths that differ in case lead to the same directory.
+        with suppress(OSError):
             if root == place or os.path.samefile(root, place):
                 return role
     for role, place in protected.items():

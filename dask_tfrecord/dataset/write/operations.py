@@ -1,8 +1,8 @@
 """Define the write operations: how each kind of write changes the newest version of a dataset.
 
 One rule applies to all operations: the newest version must still list the files that an operation replaces.
-If the operation replaces all rows, other writes must not have added rows since the plan. docs/guarantees.md
-lists what follows from this rule. This module writes no files.
+If an operation replaces all rows, other writes must not have added rows since the operation was planned.
+docs/guarantees.md lists the consequences of this rule. This module writes no files.
 """
 
 from abc import ABC, abstractmethod
@@ -76,16 +76,17 @@ class Operation(ABC):
     """How a write changes the newest version of a dataset. Each subclass is one kind of write.
 
     In all methods, ``newest`` is None if the dataset has no snapshot. If ``replaces_damage`` is True,
-    ``newest`` is also None for a damaged snapshot. ``files`` lists the files that the tasks of ``run`` have
-    written.
+    ``newest`` is also None if the newest snapshot is damaged. ``files`` lists the files that the tasks of
+    ``run`` have written.
     """
 
-    mode: ClassVar[str]  # the name of the operation in the history of the dataset
+    mode: ClassVar[str]  # the name of the operation in the dataset's history
     replaces_damage: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True  # True if the new snapshot may contain old values
+    keeps_values: ClassVar[bool] = True  # True if the new snapshot may contain values of older versions
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_tfrecord.Operation", self.mode  # the token of the run is unique
+        # The mode suffices, because the token of the run is unique.
+        return "dask_tfrecord.Operation", self.mode
 
     @property
     def details(self) -> str:
@@ -94,29 +95,32 @@ class Operation(ABC):
 
     @abstractmethod
     def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
-        """Return the operation as it applies to the newest version, or None if nothing is left to do.
+        """Return the operation to apply to the newest version, or None if nothing is left to do.
 
-        Raise ConcurrentWriteError if the operation would remove rows that other writes have added since the
-        plan, or bring back rows that other writes have removed. Raise SchemaError if data that the operation
-        keeps has other columns than the run. The transaction calls this method before it publishes the files.
-        So a repeated attempt, which finds no files, raises the same error.
+        Raise ConcurrentWriteError if, since the operation was planned, other writes have added rows that the
+        operation would remove, or have removed rows that the operation would bring back. Raise SchemaError if
+        the columns of data that the operation keeps differ from the columns of the run. The transaction calls
+        this method before publishing the files. A repeated attempt, for which the files no longer exist,
+        raises the same error.
         """
 
     @abstractmethod
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        """Return the next snapshot, and the files that the commit removes or keeps for earlier versions."""
+        """Return the next snapshot, and the files that the commit removes or moves."""
 
     def used(self, files: FileList) -> FileList:
-        """Return the new files that the next snapshot lists; the commit removes all other new files."""
+        """Return the new files that the next snapshot lists. The commit removes all new files that are not
+        returned.
+        """
         return files
 
 
 def following(
     content: Snapshot, newest: Snapshot | None, run: WriteRun, operation: Operation, number: int = 0
 ) -> Snapshot:
-    """Return the version after the newest version, with the files and columns of ``content``.
+    """Return the snapshot of the next version, with the files and columns of ``content``.
 
-    If ``newest`` is None, ``number`` replaces ``newest.number``.
+    If ``newest`` is None, the next version is ``number + 1``.
     """
     return replace(
         content,
@@ -149,9 +153,7 @@ def _content(run: WriteRun, files: FileList) -> Snapshot:
 
 
 def _with_null_dtypes(fields: Sequence[Field], files: FileList) -> tuple[Field, ...]:
-    """Return the columns, with a dtype that can store nulls for each column in which ``files`` may contain
-    nulls.
-    """
+    """Return the columns. A column in which ``files`` may contain nulls gets a dtype that can store nulls."""
     filled = files.filter(pc.greater(files["records"], 0))
 
     def may_be_null(item: Field) -> bool:
@@ -166,7 +168,7 @@ def _with_null_dtypes(fields: Sequence[Field], files: FileList) -> tuple[Field, 
 
 
 def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
-    """Return the new snapshot with the columns and other properties of the existing data."""
+    """Return ``new`` with the columns and other properties of ``existing``."""
     return replace(
         new,
         schema=existing.schema,
@@ -210,10 +212,10 @@ class _Addition(Operation):
     Attributes
     ----------
     adds_columns : bool
-        If True, the rows may add columns to the dataset, or widen the types of its columns.
+        If True, the rows may add columns to the dataset, or widen the types of existing columns.
     sets_columnar : bool
-        If True, later writes store the columns of ``run.columnar`` in column files. If False, later
-        writes store the columns that the newest version names at the time of the commit.
+        If True, later writes store the columns of ``run.columnar`` in column files. If False, the setting of
+        the newest version at the time of the commit stays in effect.
     """
 
     adds_columns: bool = False
@@ -241,7 +243,7 @@ class _Addition(Operation):
 
     @abstractmethod
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
-        """Return the change for existing data. ``new`` is a snapshot of the new files."""
+        """Return the `Change` for a write to existing data. ``new`` is a snapshot of the new files."""
 
 
 @dataclass(frozen=True)
@@ -259,13 +261,13 @@ class Append(_Addition):
 
 @dataclass(frozen=True)
 class _Replacement(Operation):
-    """Replace rows. The commit fails if other writes have added or removed some of these rows since the write
-    was planned.
+    """Replace rows. The commit fails if, since the write was planned, other writes have added or removed rows
+    that the write would replace.
 
     Attributes
     ----------
     planned : mapping of str to int
-        How many rows the write replaces, as returned by `planned_rows`.
+        The number of rows that the write replaces in each partition directory, as returned by `planned_rows`.
     replaceable : frozenset of str
         The paths, relative to the root, of files that the commit may remove although no snapshot lists them.
         The set excludes files that appear after the write was planned, so the commit keeps these files.
@@ -280,7 +282,7 @@ class _Replacement(Operation):
     def _refuse_lost_rows(
         self, run: WriteRun, newest: Snapshot, written: Collection[str], partitioning: Sequence[Field] = ()
     ) -> None:
-        """Raise ConcurrentWriteError if other writes have changed the rows of the written directories."""
+        """Raise ConcurrentWriteError if other writes have changed rows in the directories ``written``."""
         if newest.number == run.base:
             return
         files = newest.file_list
@@ -291,7 +293,8 @@ class _Replacement(Operation):
         planned = sum(self.planned.get(name, 0) for name in written)
         is_lost = planned != (pc.sum(files["records"]).as_py() or 0)
         # If the dataset had no version when the write was planned, the plan does not count the rows in files
-        # of other tools. The newest version must then list these files.
+        # that other tools wrote. If `run.base` is 0, the newest version must list all files in
+        # `self.replaceable`.
         if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
             raise overtaken()
 
@@ -322,8 +325,8 @@ class Overwrite(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        # If there is no newest version, the new version follows `run.base`. A new listing could contain a
-        # version that another write has created since the check for conflicts.
+        # If there is no newest version, the new version follows `run.base`. Do not list the versions again:
+        # another write may have created a version since the check for conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list.paths
         replaced = sorted(self.replaceable.union(listed))
@@ -358,7 +361,7 @@ class ReplacePartitions(_Addition, _Replacement):
 
 @dataclass(frozen=True)
 class Restore(_Replacement):
-    """Replace all files by the files of an older version."""
+    """Replace all files with the files of an older version."""
 
     mode = "restore"
     version: int = 0
@@ -374,14 +377,14 @@ class Restore(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        """Move the files of only the newest version to the directory of kept files. Move the files of only
-        the older version back to their original paths.
+        """Move files listed only by the newest version to the directory of kept files. Move files listed only
+        by the older version back to their original paths.
 
-        A restored file that the newest version lacks counts as new. Raise FileRemovedError if the older
-        version was removed. Raise FileChangedError if the newest version lists another file at the path of a
-        file of the older version.
+        A restored file that is not in the newest version counts as a new file. Raise FileRemovedError if the
+        older version no longer exists. Raise FileChangedError if the two versions list different files at the
+        same path.
         """
-        assert newest is not None  # `follow` raises if `newest` is None
+        assert newest is not None  # `follow` raises an error if `newest` is None
         try:
             older = open_version(run.store, self.version)
         except FileNotFoundError as error:
@@ -415,18 +418,18 @@ class Expire(Operation):
         return None if newest.oldest >= self.oldest else self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` raises if `newest` is None
+        assert newest is not None  # `follow` raises an error if `newest` is None
         new = following(newest, newest, run, self)
         return Change(replace(new, stored=newest.stored, oldest=self.oldest))
 
 
 class Group(NamedTuple):
-    """Files of a dataset, and the new files that replace them.
+    """A group of files of a dataset, and the new files that replace the group.
 
     ``replaced`` contains the path and the CRC-32C of each replaced file, in the order of the dataset. A file
-    with another CRC-32C is another file. ``added`` contains the paths of the new files, which store all or
-    some rows of the replaced files. If ``added`` is empty, the commit removes the replaced files from the
-    dataset, and adds no files.
+    whose CRC-32C differs from the listed value counts as a different file. ``added`` contains the paths of
+    the new files, which store all or some rows of the replaced files. If ``added`` is empty, the commit
+    removes the replaced files from the dataset, and adds no files.
     """
 
     replaced: tuple[Identity, ...]
@@ -435,7 +438,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rewrite(Operation):
-    """Replace groups of files by files with the same rows or with fewer rows."""
+    """Replace groups of files with new files that contain all or some of the same rows."""
 
     groups: tuple[Group, ...] = ()
     keep_versions: bool = True
@@ -449,7 +452,7 @@ class _Rewrite(Operation):
         return self._without([group for group in self.groups if lost.intersection(group.replaced)], newest)
 
     def _without(self, lost: list[Group], newest: Snapshot) -> Self | None:
-        """Leave out the groups in ``lost``, whose files another write has replaced."""
+        """Leave out the groups in ``lost``, because another write has replaced files of these groups."""
         groups = tuple(group for group in self.groups if group not in lost)
         return replace(self, groups=groups) if groups else None
 
@@ -458,7 +461,7 @@ class _Rewrite(Operation):
         return files.filter(np.array([path in added for path in files.paths], bool))
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` raises if `newest` is None
+        assert newest is not None  # `follow` raises an error if `newest` is None
         replaced = [path for group in self.groups for path, _ in group.replaced]
         new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
         new, listed = self._cleaned(new, newest, replaced)
@@ -468,12 +471,12 @@ class _Rewrite(Operation):
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
-        """Remove data that only replaced rows need from the new snapshot and from the old file list."""
+        """Remove data that belongs only to replaced rows from the new snapshot and from the old file list."""
         return new, newest.file_list
 
 
 class Compact(_Rewrite):
-    """Replace files by files with the same rows."""
+    """Replace files with new files that contain the same rows."""
 
     mode = "compact"
 
@@ -489,7 +492,9 @@ class Repair(_Rewrite):
 
 
 class GroupsLostError(Exception):
-    """Signal that another commit has already replaced files of the groups ``lost`` of a write."""
+    """Signal that another commit has replaced files of some groups of a write. ``lost`` contains the affected
+    groups.
+    """
 
     def __init__(self, newest: Snapshot, lost: list[Group]) -> None:
         super().__init__(f"version {newest.number} does not list all files that are to be replaced")
@@ -501,14 +506,14 @@ class GroupsLostError(Exception):
 
 @dataclass(frozen=True)
 class Delete(_Rewrite):
-    """Replace files by files with fewer rows.
+    """Replace files with new files that contain fewer rows.
 
     Attributes
     ----------
     rows : int
         The number of deleted rows.
     version : int
-        The version in which only deleted rows have the categories ``unused``.
+        The version for which ``unused`` was computed.
     unused : mapping of str to pyarrow.Array
         Maps each column name to the categories that only deleted rows have.
     """
@@ -528,11 +533,12 @@ class Delete(_Rewrite):
         return self
 
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
-        """Leave out the categories that only deleted rows have.
+        """Leave out the categories that occur only in deleted rows.
 
-        If another write has added rows since the deletion looked for the categories, the new rows may have
-        these categories. In that case, ordered columns keep all categories. Unordered columns lose the unused
-        categories, but the list of categories no longer counts as complete.
+        If another write has committed since the unused categories were found, new rows may contain unused
+        categories. After a commit of another write, ordered columns keep all categories. Unordered columns
+        lose the unused categories. After a commit of another write, the list of categories of an unordered
+        column no longer counts as complete.
         """
 
         def used(item: Field) -> Field:
@@ -551,10 +557,10 @@ class Delete(_Rewrite):
 
 
 def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_versions: bool) -> Change:
-    """Return the change of a write that replaces data files.
+    """Return the `Change` of a write that replaces data files.
 
-    If ``keep_versions`` is False, the new version becomes the oldest. The commit then also removes the
-    snapshots, column files and kept data files of earlier versions.
+    If ``keep_versions`` is False, the new version becomes the oldest version. The commit of a new oldest
+    version removes the snapshots, column files and kept data files of all earlier versions.
     """
     names = store.names(METADATA_DIRECTORY)
     exported = exported_files(store) if name_of(EXPORTS) in names else []
@@ -571,8 +577,8 @@ def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_ver
 def partition_directories(rows: FileList, partitioning: Sequence[Field]) -> list[str]:
     """Return the name that this library gives to the partition directory of each file.
 
-    Without partition columns, the directory is "". Other tools may spell the directory of the same values
-    differently.
+    If there are no partition columns, the directory of each file is "". Other tools may write a different
+    directory name for the same partition values.
     """
     return hive.directories(rows.partition_columns) if partitioning else [""] * len(rows)
 
@@ -583,15 +589,15 @@ def _count_rows(rows: FileList, partitioning: Sequence[Field]) -> dict[str, int]
     names = partition_directories(rows, partitioning)
     for name, records in zip(names, rows["records"].to_pylist(), strict=True):
         counts[name] += records
-    return dict(+counts)  # the unary plus drops directories without records
+    return dict(+counts)  # the unary plus of the Counter drops directories without records
 
 
 def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> FileList:
     """Return a file list in which each group's new files take the position of the first file that the group
     replaces.
 
-    Each new file gets the version that added the newest of the group's replaced files. ``rows`` lists all
-    replaced files, and ``files`` lists the new files. A file is in at most one group.
+    The version of each new file is the newest version among the files that the group replaces. ``rows`` lists
+    all replaced files, and ``files`` lists the new files. A file is in at most one group.
     """
     replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
     group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])
@@ -607,8 +613,8 @@ def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> Fi
 
 
 def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> Snapshot:
-    """Return a snapshot with more columns, wider types or other dtypes. New columns follow the existing
-    columns.
+    """Return ``existing`` with the columns of ``schema``, and with dtypes that fit the partition columns
+    ``keys``. New columns follow the existing columns.
 
     ``keys`` are the partition columns of the new rows.
     """
@@ -623,7 +629,7 @@ def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> 
         partitioning=partitioning,
         order=(*columns, *added),
         file_list=with_schema(existing.file_list, existing.schema, schema),
-        stored=None,  # the schema of a snapshot must equal the schema of its base
+        stored=None,  # a snapshot and the base of the snapshot must have the same schema
     )
 
 
@@ -636,16 +642,19 @@ def _with_types_of(existing: Snapshot, files: FileList, own: Schema) -> FileList
 
 
 def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> FileList:
-    """Return a file list without the statistics of columns that another write has changed meanwhile."""
+    """Return a file list without the statistics of columns that differ between the schemas ``own`` and
+    ``schema``.
+    """
     changed = {statistics_name(item.name) for item in {*own.leaves}.difference(schema.leaves)}
     return files.select(name for name in files.rows.column_names if name not in changed)
 
 
 def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList:
-    """Return a file list without the column files of replaced files, because they contain deleted values.
+    """Return a file list without the column files of replaced files, because these column files contain
+    deleted values.
 
-    A column file that is left out may contain rows of other data files. Reads of those data files then decode
-    the records.
+    An omitted column file may contain rows of data files that are not replaced. Reads of data files without a
+    column file decode the records.
     """
     if COLUMN_FILE not in rows:
         return rows

@@ -27,26 +27,27 @@ from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_u
 
 logger = logging.getLogger(__name__)
 
-# Matches the temporary name of a file that is still being written. Group 1 of the match is the final name of
-# the file.
+# Matches the temporary name of an unfinished file. Group 1 of the match is the file's final name.
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
-# Matches the names of files that commits and `export` write beside the data files and in `_idx`.
+# Matches the names of files that commits and `export` write into the directories of data files, or into
+# `_idx`.
 _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that were not active after the time ``before``.
 
-    If one file of a run is newer than ``before``, all files of the run stay. Return the paths of the removed
-    files, relative to the root. For an aborted upload, the path is that of the file that the upload would
-    have created. If ``dry_run`` is True, only return these paths.
+    If one file of a run is newer than ``before``, no file of the run is removed. Return the paths of the
+    removed files, relative to the root. For an aborted upload, return the path of the file that the upload
+    would have created. If ``dry_run`` is True, return the paths without removing any file.
     """
     if not dry_run:
         finish_newest(store)
     present = list_directory(store).names
     closed = closed_column_files(store)
-    listed = _listed_files(store, versions(store))  # after `present`, so that no commit is missed
+    # Read the versions after `present`, so that no new commit is missed.
+    listed = _listed_files(store, versions(store))
     if not dry_run:
         _move_to_their_places(store, present, listed)
     removed: list[str] = []
@@ -72,10 +73,10 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
 
 
 def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]) -> None:
-    """Move files that only older versions list to the directory of kept files.
+    """Move files listed only by older versions to the directory of kept files.
 
-    Move files of the newest version back to their paths. Commits normally move these files, so a file is at
-    the wrong path only if a list of moved files was lost.
+    Move files of the newest version back to their original paths. Commits normally move the files. A file is
+    at the wrong path only if a list of moved files was lost.
     """
     newest = intact_snapshot(store)
     if newest is not None:
@@ -86,11 +87,11 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
 
 
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
-    """Map the id of each open run to the full paths of the files of the run that no snapshot lists.
+    """Map the id of each open run to the full paths of the run's files that no snapshot lists.
 
-    Files in the staging directory are left out. The paths in ``present`` and ``listed`` are relative to the
-    root. A run removes its staging directory last, so a run without a staging directory has left no files. A
-    data file whose name contains the id of a run without a staging directory was copied here, or belongs to
+    The result does not include files in the staging directory. The paths in ``present`` and ``listed`` are
+    relative to the root. A run removes its staging directory last, so a run without a staging directory has
+    left no files. A data file that names a run without a staging directory was copied here, or belongs to
     another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
@@ -104,25 +105,27 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 
 
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
-    """Return the paths, relative to the root, of all files that at least one of the snapshots lists.
+    """Return the paths, relative to the root, of all files that one or more of the snapshots list.
 
-    The function reads no bases, because the base of a snapshot is also among the snapshots.
+    The function reads no bases, because the base of each snapshot is one of the snapshots.
     """
     listed: set[str] = set()
     for number in numbers:
-        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+        with suppress(FileNotFoundError):  # an overwrite has just removed this version
             listed.update(listed_paths(read_part(store, number).files))
     return listed
 
 
 def last_modified(store: Store, paths: Iterable[str]) -> datetime:
-    """Return the newest modification time of the files, or the current time if one time is unknown."""
+    """Return the newest modification time of the files, or the current time if a modification time is
+    unknown.
+    """
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
-    # A run of unknown age counts as active, so the files of the run are kept. The age is unknown if a file
-    # was removed after the listing, and for directories on object stores. On stores without modification
-    # times, fsspec's base class of filesystems raises NotImplementedError.
+    # A run of unknown age counts as active, so the files of the run are kept. The age of a run is unknown if
+    # a file was removed after the listing, or if a path is a directory on an object store. On a store without
+    # modification times, fsspec's base class of filesystems raises NotImplementedError.
     except (FileNotFoundError, IsADirectoryError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
@@ -155,7 +158,9 @@ def _stray_files(store: Store) -> list[str]:
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:
-    """Return the incomplete multipart uploads of data and metadata files that started before a time."""
+    """Return the incomplete multipart uploads of data and metadata files that started at or before the time
+    ``before``.
+    """
     metadata = store.join(f"{METADATA_DIRECTORY}/")
     old = [upload for upload in unfinished_uploads(store) if upload.started <= before]
     return [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]

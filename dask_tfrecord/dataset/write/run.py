@@ -29,21 +29,22 @@ logger = logging.getLogger(__name__)
 class WriteRun:
     """The plan that all tasks of one write share. An `Operation` decides what the commit changes."""
 
-    store: Store  # the root of the dataset
-    schema: Schema  # the columns of the records
-    # The id of the write: 32 random hexadecimal digits, which the names of all files of the write contain.
+    store: Store  # The root of the dataset.
+    schema: Schema  # The columns of the records.
+    # The id of the write: 32 random hexadecimal digits. The names of all files of the write contain the id.
     run: str = field(default_factory=lambda: uuid4().hex)
     options: WriteOptions = field(default_factory=WriteOptions)
-    # The newest version when the write was planned, or 0. If another write has created a newer version, the
-    # commit fails if rows would be lost.
+    # The number of the newest version when the write was planned, or 0 if there was no version. After another
+    # write has created a newer version, the commit fails if rows would be lost.
     base: int = 0
     partitioning: tuple[Field, ...] = ()
-    order: tuple[str, ...] = ()  # all columns, in the order in which readers return them
+    order: tuple[str, ...] = ()  # the names of all columns, in the order in which readers return the columns
     index: Levels = ()
     columns_name: str | None = None
     columnar: Columnar | None = None
-    max_directories: int = 2**31  # the most directories to which one task may write
-    label: Callable[[int], str] | None = None  # maps the index of a partition to a part of the file names
+    max_directories: int = 2**31  # The largest number of directories to which one task may write.
+    # Maps the index of a partition to a label in the file names of the partition.
+    label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
@@ -82,19 +83,18 @@ class WriteRun:
         )
 
     def owns(self, path: str) -> bool:
-        """Return True if a data file or column file belongs to this run, or to an earlier attempt to commit
-        this run.
-        """
+        """Return True if the name of a data file or column file contains the id of this run."""
         return self.run in (run_of(path), run_of_column_file(path))
 
     def staged(self, name: str) -> str:
-        """Return the path in the store at which a file of this run is staged until the commit."""
+        """Return the path at which a file of this run is staged in the store until the commit."""
         return self.store.join(staged(self.run, name))
 
     def write(
         self, table: pa.Table, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
-        """Write the files of partition ``index`` of ``count``. A repeated call replaces the same files.
+        """Write the files of partition ``index`` of ``count`` partitions. A repeated call replaces the same
+        files.
 
         If several calls write the rows of one partition, ``earlier`` is the number of files that the earlier
         calls wrote.
@@ -105,11 +105,13 @@ class WriteRun:
     def write_grouped(
         self, rows: GroupedRows, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
-        """Write the files of a partition whose rows are sorted by directory, with the arguments of `write`.
+        """Write the files of a partition whose rows are sorted by directory. ``index``, ``count`` and
+        ``earlier`` have the same meaning as in `write`.
 
-        If the store can rename files, write the files to the staging directory. Otherwise, upload the files
-        to their final paths; a marker in the staging directory hides the files from readers. After the
-        commit, upload nothing, because a recomputed task might replace committed files by other rows.
+        If the store can rename files, write the files to the staging directory. If the store cannot rename
+        files, upload the files to their final paths. A marker in the staging directory hides uploaded files
+        from readers. If the run has committed, upload nothing, because a recomputed task might replace
+        committed files with other rows.
         """
         if not self._start():
             return ()
@@ -156,7 +158,9 @@ class WriteRun:
             self.mark(STARTED)
 
     def _start(self) -> bool:
-        """Create the marker of `mark_started` if needed. If the run has committed, return False instead."""
+        """Create the marker of `mark_started` if the store needs the marker. If the run has committed, return
+        False without creating the marker.
+        """
         if not self.store.stages_files and not self.store.has_file(self.staged(STARTED)):
             if self.committed_snapshot() is not None:
                 return False
@@ -164,21 +168,27 @@ class WriteRun:
         return True
 
     def mark(self, name: str) -> None:
-        """Create an empty file in the staging directory. Other attempts at the commit look for the file."""
+        """Create an empty file in the staging directory of the run. Other attempts at the commit check if the
+        file exists.
+        """
         self.store.touch(self.staged(name))
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names in the run's staging directory. ``found`` is an existing listing, or None."""
+        """Return the names of the files in the run's staging directory. ``found`` is an existing listing. If
+        ``found`` is None, the function lists the files.
+        """
         return (found or self.store).names(staged(self.run, "").rstrip("/"))
 
     def committed_snapshot(self) -> Snapshot | None:
-        """Return `committed_in` for the newest snapshot, or None if no version is newer than ``base``."""
+        """Return the snapshot that this run committed (see `committed_in`), or None if no version is newer
+        than ``base``.
+        """
         return self.committed_in(find_snapshot(self.store)) if newest_number(self.store) > self.base else None
 
     def committed_in(self, newest: Snapshot | None) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.
 
-        If the dataset does not keep this snapshot, return ``newest``, the newest snapshot.
+        If the dataset no longer keeps the committed snapshot, return ``newest``, the newest snapshot.
         """
         if newest is None or newest.number <= self.base:
             return None
@@ -186,7 +196,7 @@ class WriteRun:
             return newest
         if self.run in newest.ancestors:
             found = [newest.number - len(newest.ancestors) + newest.ancestors.index(self.run)]
-        else:  # the run may have committed before the runs in `ancestors`
+        else:  # the commit of this run may be older than all commits of `ancestors`
             first = max(self.base + 1, newest.oldest)
             found = [*range(first, newest.number - len(newest.ancestors))]
         for number in found:

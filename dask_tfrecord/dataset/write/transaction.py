@@ -1,9 +1,9 @@
-"""Commit a write of a dataset. Readers see the old dataset until the new snapshot exists, and then the new
-dataset.
+"""Commit a write of a dataset. Readers see the old dataset until the new snapshot exists. From then on,
+readers see the new dataset.
 
-docs/format.md describes the steps of a commit. Each step may be repeated, even by another process. The
-staging directory of a run contains files until the commit publishes them, and lists the files that the commit
-replaces.
+docs/format.md describes the steps of a commit. Each step of a commit may be repeated, even by another
+process. The staging directory of a run contains new files until the commit publishes the files. The staging
+directory also lists the files that the commit replaces.
 """
 
 import json
@@ -61,19 +61,19 @@ logger = logging.getLogger(__name__)
 # every later commit.
 _MOST_CHUNKS = 64
 
-# The number of steps of a commit that docs/format.md describes.
+# The number of steps in a commit, as described in docs/format.md.
 _STEPS = 7
 
-# For at most this many uploaded files, a commit requests the stamp of each file instead of a listing.
+# If a write has uploaded at most this many files, the commit requests each file's stamp instead of a listing.
 _FEW_FILES = 4
 
 
 class Newest(NamedTuple):
     """The newest version of a dataset that this process has read or created.
 
-    ``stamp`` is the result of `stamp_of` for the version's Parquet file. The stamp changes if another dataset
-    with the same newest version replaces the directory. If the stamp is None, the next commit reads the
-    newest version.
+    ``stamp`` is the result of `stamp_of` for the version's Parquet file. The value of ``stamp`` changes if
+    another dataset with the same newest version replaces the directory. If ``stamp`` is None, the next commit
+    reads the newest version.
     """
 
     snapshot: Snapshot
@@ -81,16 +81,20 @@ class Newest(NamedTuple):
 
     @classmethod
     def of(cls, store: Store, snapshot: Snapshot) -> "Newest":
-        """Remember a snapshot that this process has just read from, or created in, the root of the store."""
+        """Create a `Newest` for a snapshot that this process has just read from, or created in, the root of
+        the store.
+        """
         return cls(snapshot, _stamp(store, snapshot.number))
 
     def is_unchanged(self, store: Store) -> bool:
-        """Return True if the Parquet file of the version is still the file that this process knows."""
+        """Return True if the Parquet file of the version has not changed since this process read or created
+        it.
+        """
         return self.stamp is not None and _stamp(store, self.snapshot.number) == self.stamp
 
 
 def _stamp(store: Store, number: int) -> str | None:
-    with suppress(Exception):  # the next commit then reads the version again
+    with suppress(Exception):  # without a stamp, the next commit reads the version again
         return stamp_of(store.look(store.join(snapshot_path(number))))
     return None
 
@@ -108,7 +112,7 @@ def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
 
 
 def _with_versions(files: FileList, number: int) -> FileList:
-    """Return a file list in which files without a version have the version ``number``."""
+    """Return a file list in which each file without a version gets the version ``number``."""
     known = files[VERSION] if VERSION in files else pa.nulls(len(files), pa.int64())
     return files.with_columns({VERSION: pc.fill_null(known, number)})
 
@@ -116,7 +120,8 @@ def _with_versions(files: FileList, number: int) -> FileList:
 class Transaction:
     """The commit of a run, in which an operation changes the newest version.
 
-    The transaction reads the newest version once, and again only if another write has committed meanwhile.
+    The transaction reads the newest version a second time only if another write has committed in the
+    meantime.
 
     Parameters
     ----------
@@ -127,8 +132,8 @@ class Transaction:
     files : FileList, optional
         The files that the tasks have written.
     known : Newest, optional
-        For an append that no other process may commit: the newest version when the append was planned. As
-        long as this version is still the newest, the commit reads no version.
+        The newest version when the append was planned, for an append that only this process may commit. While
+        ``known`` is the newest version, the commit reads no version.
     """
 
     def __init__(
@@ -138,12 +143,13 @@ class Transaction:
         self.files = from_entries([], run.schema, run.partitioning) if files is None else files
         self.newest: Snapshot | None = None
         self._known = known
-        self._attempt = ""  # the name of this attempt's mark, or "" if no other process may commit
-        self._change: Change | None = None  # the change that the transaction has made
-        self._found: FoundFiles | None = None  # a listing that this attempt has made and not yet used
+        # The name of the file that marks this attempt, or "" if no other process may commit.
+        self._attempt = ""
+        self._change: Change | None = None  # The change that the transaction has made.
+        self._found: FoundFiles | None = None  # A listing from this attempt that is not used yet.
 
     def commit(self) -> Snapshot:
-        """Do all steps of the commit. Return the same snapshot as the function `commit`."""
+        """Perform all steps of the commit. Return the same snapshot as the function `commit`."""
         run = self.run
         with self._marked() if self._known is None else nullcontext():
             self._log(1, "look for an earlier success of this write")
@@ -163,7 +169,7 @@ class Transaction:
         return snapshot
 
     def _fate(self, snapshot: Snapshot) -> str:
-        """Return a text for the log that says what the commit does with replaced files and versions."""
+        """Return a log text that says what the commit does with replaced files and older versions."""
         change = self._change
         if change is not None and change.kept:
             return f", keeps {len(change.kept)} replaced files for the versions before it"
@@ -187,9 +193,9 @@ class Transaction:
     def create(self) -> Snapshot:
         """Create the next snapshot, which commits the run. Call `look` first. Return the newest snapshot.
 
-        If another write has created the version first, compare this write with the newer version, and try the
-        next version. If this write conflicts with the newest version, remove the files of this write, and
-        raise.
+        If another write has created the same version first, compare this write with the newer version, and
+        try the next version. If this write conflicts with the newest version, remove the files of this write,
+        and raise an error.
         """
         while (snapshot := self._try()) is None:
             pass
@@ -203,8 +209,8 @@ class Transaction:
             planned = self._plan(publishes=known is None)
         except TFRecordError:
             compared = self.newest
-            # The error counts only if the compared version is the newest, and if no other attempt has
-            # succeeded.
+            # Raise the error only if the compared version is the newest version, and if no other attempt has
+            # committed the run.
             if (committed := self.look()) is not None:
                 return committed
             if known is None and _number(self.newest) == _number(compared):
@@ -214,14 +220,14 @@ class Transaction:
         if known is not None and not known.is_unchanged(self.store):
             return self.look()
         if planned is None:
-            _remove_files(self.run)  # includes the list of files that an earlier try has stored
+            _remove_files(self.run)  # this call removes the file list that a previous try may have stored
             return self.newest
         return self._store(*planned)
 
     def _plan(self, *, publishes: bool) -> tuple[Operation, Change] | None:
-        """Publish the files, and return what the commit changes, or None if nothing is left to do.
+        """Publish the files. Return what the commit changes, or None if nothing is left to do.
 
-        If ``publishes`` is False and the store cannot rename files, publish nothing: an append that no other
+        If ``publishes`` is False and the store cannot rename files, publish nothing. An append that only this
         process may commit has uploaded exactly the files in `files`.
         """
         run, files = self.run, self.files
@@ -263,7 +269,7 @@ class Transaction:
             store.create_exclusively(path, data)
             if operation.keeps_values:
                 store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
-        except Exception as error:  # the file may exist in spite of the error
+        except Exception as error:  # the snapshot's file may exist in spite of the error
             reason = hide(repr(error), secrets_of(store))
             logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
             failure = error
@@ -272,7 +278,8 @@ class Transaction:
             return _as_stored(store, snapshot, data)
         committed = self.look()
         if committed is None:
-            if failure is None:  # an overwrite has removed the version, so readers ignore the file
+            # An overwrite has removed this version, so readers ignore the snapshot's file.
+            if failure is None:
                 store.remove([path])
             elif newest_number(store) < snapshot.number:
                 raise failure
@@ -281,20 +288,22 @@ class Transaction:
     def _find(self) -> FoundFiles | None:
         """On object stores, list open runs, marks of this run, and uploaded files in one listing.
 
-        A commit without files lists only the open runs and the marks.
+        If the commit has no files, list only the open runs and the marks.
         """
         return self.store.list_at_once("" if len(self.files) else STAGING) if self._attempt else None
 
     @contextmanager
     def _marked(self) -> Iterator[None]:
-        """Mark the attempt at the commit. As long as the mark exists, no other attempt removes the files."""
+        """Mark this attempt at the commit with a file in the staging directory. While the mark exists, no
+        other attempt removes the files of the run.
+        """
         self._attempt = f"{ATTEMPT}{uuid4().hex}"
         try:
             self.run.mark(self._attempt)
             yield
-        except BaseException:  # including KeyboardInterrupt
-            with suppress(Exception):  # the caller reports the failure
-                # The staging directory stays, because it hides published files.
+        except BaseException:  # Handle every exception, including KeyboardInterrupt.
+            with suppress(Exception):  # The caller reports the original exception.
+                # Keep the staging directory, because the directory hides published files from readers.
                 self.store.remove_file(self.run.staged(self._attempt))
             raise
 
@@ -309,11 +318,11 @@ def _number(newest: Snapshot | None) -> int:
 def commit(
     run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (), known: Newest | None = None
 ) -> Snapshot:
-    """Commit a write in one `Transaction`. ``entries`` describe the files that the tasks have written.
+    """Commit a write as a single `Transaction`. ``entries`` describe the files that the tasks have written.
 
-    Return the new snapshot. If an earlier attempt at this commit has succeeded, return the snapshot of that
-    attempt. If the dataset no longer keeps that snapshot, or if other writes have left nothing to do, return
-    the newest snapshot without a change.
+    Return the new snapshot. If an earlier attempt at the commit has succeeded, return the snapshot that the
+    earlier attempt created. If the dataset no longer keeps the snapshot of the earlier attempt, or if other
+    writes have left nothing to do, return the newest snapshot without a change.
 
     Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files
     remain staged.
@@ -349,7 +358,7 @@ def abandon(run: WriteRun) -> None:
     if run.store.stages_files:
         _refuse(run)
         return
-    with suppress(Exception):  # the caller reports the failure of the write
+    with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         if run.committed_snapshot() is None:
             run.store.remove(run.store.files(staged(run.run, "rows")))
 
@@ -357,12 +366,12 @@ def abandon(run: WriteRun) -> None:
 def _refuse(run: WriteRun, attempt: str = "") -> None:
     """Forbid the commit of a failed write, and remove the files of the write.
 
-    The files stay if the commit has succeeded. The files also stay if an attempt at the commit other than
-    ``attempt`` exists, because that attempt may be about to list the files. Every attempt creates its mark
-    before it looks for the mark `REFUSED`. So an attempt that begins too late to be seen here finds
-    `REFUSED`, which is removed last.
+    If the commit has succeeded, the files are kept. The files are also kept if an attempt at the commit other
+    than ``attempt`` exists, because the other attempt may be about to list the files. Every attempt creates
+    its mark before looking for the mark `REFUSED`. An attempt that begins too late to be seen by this
+    function finds the mark `REFUSED`, which is removed last.
     """
-    with suppress(Exception):  # the caller reports the failure of the write
+    with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         run.mark(REFUSED)
         if all(name == attempt or not name.startswith(ATTEMPT) for name in run.marks()):
             if run.committed_snapshot() is None:
@@ -372,13 +381,15 @@ def _refuse(run: WriteRun, attempt: str = "") -> None:
 
 
 def discard(run: WriteRun) -> None:
-    """Remove all files of a failed write. The commit must not have begun, nor begin in another process."""
-    with suppress(Exception):  # the caller reports the failure of the write
+    """Remove all files of a failed write. The commit must not have begun in any process, and must not begin
+    later.
+    """
+    with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         _remove_files(run)
 
 
 def _remove_files(run: WriteRun) -> None:
-    """Remove all files of a run. Remove the mark that forbids the commit last."""
+    """Remove all files of a run. The mark that forbids the commit is removed last."""
     logger.info("%s: remove what the failed write staged", run.title)
     run.store.fs.invalidate_cache()
     run.store.remove(filter(run.owns, run.store.files()))
@@ -388,13 +399,13 @@ def _remove_files(run: WriteRun) -> None:
 def publish_files(
     run: WriteRun, files: FileList, found: FoundFiles | None = None
 ) -> Mapping[str, dict[str, Any]] | None:
-    """Move the files of the run to their final paths, where readers do not see them until the commit.
+    """Move the files of the run to their final paths. Readers do not see the files until the commit.
 
     If the store cannot rename files, remove the run's uploaded files that are not in ``files``, and return
-    the infos of all files of the dataset. ``found`` is an existing listing, or None. Raise
-    ConcurrentWriteError if a file is gone: for example, an earlier attempt may have found a conflict and
-    removed the files of the run. Raise DestinationError if the filesystem stores a partition directory under
-    another name.
+    the infos of all files of the dataset. ``found`` is an existing listing. If ``found`` is None, the
+    function lists the files when necessary. Raise ConcurrentWriteError if a file of the run no longer exists.
+    For example, an earlier attempt may have found a conflict and removed the files. Raise DestinationError if
+    the filesystem stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -404,14 +415,15 @@ def publish_files(
             try:
                 store.place(run.staged(name), target)
             except FileNotFoundError:
-                if not store.fs.exists(target):  # no attempt of this run has moved the file yet
+                if not store.fs.exists(target):  # no attempt of this run has moved the file to the target
                     raise _removed(run, name) from None
         directories = _with_parents(map(parent_of, names))
         for directory in directories:
             store.sync_directory(store.join(directory))
         _check_names(store, directories)
         return None
-    # The tasks have uploaded the files. Failed attempts of tasks may have uploaded additional files.
+    # On a store that stages no files, the tasks have uploaded the files to the final paths. Failed attempts
+    # of tasks may have uploaded files that the write does not use.
     listed = {store.join(name): name for name in names}
     present = (FoundFiles(store) if found is None or found.directory else found).infos
     if gone := listed.keys() - present.keys():
@@ -424,15 +436,16 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
     """Raise DestinationError if the filesystem has changed a partition directory's name, for example to lower
     case.
     """
-    present: dict[str, set[str]] = {}  # maps each parent to the names in the parent
+    present: dict[str, set[str]] = {}  # maps each parent directory to the names in the directory
     for directory in directories:
         name = name_of(directory)
-        # Files of older versions are in directories of the same names, below the directory of kept files.
+        # Below the directory of kept files, each partition directory has the same name as in the dataset.
         for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
             parent = parent_of(place)
             if parent not in present:
                 present[parent] = {*store.names(parent)}
-            # The directory may be gone if another process has already committed and compacted this run.
+            # The directory may be missing if another process has committed this run and then compacted the
+            # dataset.
             if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
                 alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
                 stored = alike[0] if alike else "another name"
@@ -452,15 +465,15 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, Any]] | None) -> FileList:
-    """Add the column ``stamp`` with the `stamp_of` value of each file. If the store fails, do not add the
-    column.
+    """Add the column ``stamp`` to ``files``, with the `stamp_of` value of each file. If the store fails, do
+    not add the column.
 
-    ``present`` contains the infos of the files, or is None if the infos are unknown.
+    ``present`` maps paths to file infos, or is None if the infos are unknown.
     """
     try:
         paths = [*map(store.join, files.paths)]
         store.fs.invalidate_cache()
-        # A listing needs only one request for a thousand files, but transfers all file names.
+        # One listing request returns a thousand files, but a listing transfers all file names.
         if present is None and len(paths) > _FEW_FILES and (found := store.list_at_once()) is not None:
             present = found.infos
         infos = [store.look(path) if present is None else present[path] for path in paths]
@@ -471,9 +484,9 @@ def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, A
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
-    """Store two lists: files to remove after the commit, and files to move because older versions need them.
+    """Store two lists for the time after the commit: files to remove, and files to move.
 
-    If this process is interrupted, a later process can remove and move these files.
+    If this process is interrupted, a later process can use the lists to remove and move the files.
     """
     for name, paths in ((REPLACED, removed), (MOVED, kept)):
         if paths:
@@ -482,10 +495,10 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
 
 
 def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: Change | None = None) -> None:
-    """Remove the replaced files or move them to the directory of kept files. Then close the run.
+    """Remove the replaced files, or move them to the directory of kept files. Then close the run.
 
-    The snapshot of the commit must exist. Files in ``listed`` stay, because the newest snapshot lists them.
-    Without ``change``, use the lists that `note_replaced` has stored.
+    The snapshot of the commit must exist. Files in ``listed`` are kept, because the newest snapshot lists
+    them. If ``change`` is None, use the lists that `note_replaced` has stored.
     """
     if change is not None:
         removed, kept = change.removed, change.kept
@@ -497,17 +510,19 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: 
 
 
 def close_run(store: Store, run: str) -> None:
-    """End a run after its replaced files are gone: create ``_SUCCESS``, and remove the staging directory."""
+    """End a run whose replaced files have been removed: create ``_SUCCESS``, and remove the staging
+    directory.
+    """
     store.touch(store.join(SUCCESS))
     remove_staging(store, run)
 
 
 def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None) -> None:
-    """Move files that the newest snapshot lists to their paths, and other files to the directory of kept
-    files.
+    """Move files in the newest snapshot to their original paths. Move all other files to the directory of
+    kept files.
 
-    If another commit follows in the meantime, the snapshot of that commit decides. ``known`` is the newest
-    snapshot if the caller has just created this snapshot, or else None.
+    If another commit succeeds during the call, the snapshot of the new commit determines the paths. ``known``
+    is the newest snapshot. If ``known`` is None, the function reads the newest snapshot.
     """
     if not paths:
         return
@@ -528,7 +543,7 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
     source.
     """
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
-    with suppress(FileNotFoundError):  # the file was moved before, perhaps by another process
+    with suppress(FileNotFoundError):  # the file may have been moved before, perhaps by another process
         if path not in listed:
             return store.set_aside(place, kept)
         store.put_back(kept, place)
@@ -538,15 +553,16 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
 def finish_newest(
     store: Store, *, running: str = "", known: Snapshot | None = None, found: FoundFiles | None = None
 ) -> None:
-    """Finish commits that were interrupted after they created a snapshot, except that of ``running``.
+    """Finish commits that were interrupted after creating a snapshot, except the commit of the run
+    ``running``.
 
-    If ``known``, the snapshot of a version, shows that no open run has committed, read nothing. If ``known``
-    is None, read the newest version if there is an open run. If the newest snapshot is damaged or missing, do
-    nothing. ``found`` is an existing listing of the open runs, or None.
+    ``known`` is the snapshot of a version. If ``known`` shows that no open run has committed, read nothing.
+    If ``known`` is None, read the newest version if there is an open run. If the newest snapshot is damaged
+    or missing, do nothing. ``found`` is an existing listing of the open runs, or None.
     """
     others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
-        return  # avoid parsing a large snapshot without need
+        return  # do not parse a large snapshot without need
     newest = intact_snapshot(store)
     if newest is None:
         return
@@ -564,15 +580,15 @@ def remove_replaced(run: WriteRun, files: FileList | None = None, change: Change
     """Remove the files that the commit replaced, and the staging directory of the run.
 
     If removing the files fails, only warn, because the new data is already committed. If the newest snapshot
-    may lack files of the run, the caller passes ``files``, the files of the run, and the function removes
-    those that the snapshot lacks. ``change`` is what the commit has changed, or None if another attempt has
-    committed.
+    may lack files of the run, the caller passes the run's files as ``files``. The function removes the files
+    in ``files`` that the newest snapshot does not list. ``change`` is the change that the commit has made, or
+    None if another attempt has committed.
     """
     try:
         if files is not None:
             run.store.remove(map(run.store.join, _unlisted(run, files)))
         finish_commit(run.store, run.run, (), change)
-    except Exception as error:  # the snapshot exists, so the write has succeeded in any case
+    except Exception as error:  # the snapshot exists, so the write has succeeded despite the error
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(
             f"{run.store.public()}: the data is written, but not all files that it replaces "
@@ -583,21 +599,21 @@ def remove_replaced(run: WriteRun, files: FileList | None = None, change: Change
 
 
 def _is_newest(run: WriteRun, number: int) -> bool:
-    """Return True if the new snapshot of version ``number`` is the newest snapshot, which readers use.
+    """Return True if the new version ``number`` is the newest version.
 
     An overwrite removes earlier snapshots, so a write can create a version below the newest version.
     """
     try:
         return newest_number(run.store) <= number
-    except Exception:  # the new snapshot exists, and no newer snapshot is known
+    except Exception:  # the new snapshot exists, so assume that no newer snapshot exists
         return True
 
 
 def _unlisted(run: WriteRun, files: FileList) -> list[str]:
-    """Return the paths, relative to the root, of files of a run that the newest snapshot does not list.
+    """Return the paths, relative to the root, of a run's files that the newest snapshot does not list.
 
-    The newest snapshot may belong to another run and list some of the files, because an append keeps the
-    files that an earlier attempt of this run committed.
+    The newest snapshot may belong to another run. An append keeps files that an earlier attempt of this run
+    committed, so the newest snapshot may list some of the files.
     """
     listed = listed_files(find_snapshot(run.store))
     return [name for name in listed_paths(files) if name not in listed]

@@ -1,4 +1,4 @@
-"""Extend adlfs, the Azure filesystem, so that it notices changes by other processes, and raises for failures.
+"""Extend adlfs, the Azure filesystem, to notice changes by other processes and to raise for failed requests.
 
 The methods `_details`, `_find`, `_rm` and the class `AzureBlobFile` were checked with adlfs 2026.8.
 """
@@ -13,7 +13,7 @@ from fsspec.asyn import sync_wrapper
 
 
 class Azure(AzureBlobFileSystem):
-    """The adlfs filesystem, changed so that listings, removals and failures are as on other object stores."""
+    """The adlfs filesystem, with listings, removals and failures that match those of other object stores."""
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Drop the cached listings of a path and of all its parents.
@@ -28,8 +28,8 @@ class Azure(AzureBlobFileSystem):
 
     async def _details(self, contents: Any, *args: Any, **options: Any) -> Any:
         for blob in contents:
-            # Some tools create an empty blob for a directory. adlfs would list such a blob as a file, without
-            # the slash.
+            # Some tools create an empty blob for a directory. Without this metadata, adlfs would list the
+            # blob of a directory as a file, and omit the slash.
             if blob.name.endswith("/") and blob.get("size") == 0:
                 blob.metadata = {**(blob.get("metadata") or {}), "is_directory": "true"}
         return await super()._details(contents, *args, **options)

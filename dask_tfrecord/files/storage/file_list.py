@@ -21,9 +21,9 @@ from dask_tfrecord.files.storage.store_failures import without_credentials
 class FileInfo:
     """The path of a file on its filesystem, and what the store and the snapshot report about the file.
 
-    ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. If the store
-    reports no such value, ``stamp`` is empty. ``codec`` is "none" for an uncompressed file, and None if no
-    snapshot records the codec.
+    ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. ``stamp`` is empty
+    if the store reports no value that changes when the file is rewritten. ``codec`` is "none" for an
+    uncompressed file, and None if no snapshot records the codec.
     """
 
     path: str
@@ -54,7 +54,8 @@ INFO_SCHEMA = pa.schema(
     }
 )
 
-# In the file list of a version, this column contains the version that added the newest row of each file.
+# In the file list of a version, this column contains, for each file, the version that added the file's newest
+# row.
 VERSION = "version"
 
 STATISTICS = "statistics"
@@ -98,10 +99,10 @@ class FileList:
 
     @classmethod
     def found(cls, root: str, infos: Iterable[dict[str, Any]]) -> "FileList":
-        """Create the list of the files that fsspec describes by ``infos``.
+        """Create a list of the files that fsspec describes in ``infos``.
 
-        The paths are relative to ``root``. Only an HTTP page may link to files outside the root. A file
-        outside the root has its full URL as path.
+        The paths are relative to ``root``. Only an HTTP page may link to files outside the root. The path of
+        a file outside the root is the full URL.
         """
         found = [*infos]
         if not (is_http(root) or all(info["name"].startswith(root) for info in found)):
@@ -114,8 +115,8 @@ class FileList:
 
     @classmethod
     def joined(cls, lists: Sequence["FileList"]) -> "FileList":
-        """Join lists with the same root. If a list lacks a column, the values of this column are null for the
-        files of the list.
+        """Join lists with the same root. If a list lacks a column, the column is null for the files of that
+        list.
         """
         return cls(pa.concat_tables([one.rows for one in lists], promote_options="default"), lists[0].root)
 
@@ -154,7 +155,7 @@ class FileList:
         return replace(self, rows=self.rows.select([*columns]))
 
     def with_columns(self, columns: Mapping[str, Any]) -> "FileList":
-        """Return the list with ``columns`` added. A column of the same name is replaced."""
+        """Return the list with ``columns`` added. An existing column with the same name is replaced."""
         known = dict(zip(self.rows.column_names, self.rows.columns, strict=True))
         return replace(self, rows=pa.table({**known, **columns}))
 
@@ -206,16 +207,16 @@ class FileList:
         return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
 
     def positions(self, files: "FileList") -> pa.ChunkedArray:
-        """Return the index in this list of each file of ``files``, or null if this list does not contain the
-        file.
+        """For each file in ``files``, return the index of the file in this list, or null if this list lacks
+        the file.
 
         Two rows describe the same file if their paths and their CRC-32Cs are equal.
         """
-        found = pc.index_in(files["path"], self["path"])  # no two files of a list have the same path
+        found = pc.index_in(files["path"], self["path"])  # each path occurs at most once in a file list
         return pc.if_else(pc.equal(self["crc32c"].take(found), files["crc32c"]), found, None)
 
     def minus(self, files: "FileList") -> "FileList":
-        """Return the files of this list that are not in ``files``."""
+        """Return this list without the files that are also in ``files``."""
         return self.filter(files.positions(self).is_null())
 
     def distinct(self) -> "FileList":
@@ -225,7 +226,7 @@ class FileList:
         return self if len(first) == len(self) else self.take(first)
 
     def without(self, paths: Collection[str]) -> "FileList":
-        """Return the list without the files that have these full paths."""
+        """Return the list without the files whose full paths are in ``paths``."""
         if not paths:
             return self
         left_out = encoded_paths(path.removeprefix(self.root) for path in paths)

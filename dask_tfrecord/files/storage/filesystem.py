@@ -27,11 +27,11 @@ from dask_tfrecord.files.storage.store_failures import without_credentials
 
 Info = dict[str, Any]
 
-# Error codes for a symbolic link whose target does not exist, or that leads back to itself.
+# Error codes for a symbolic link whose target does not exist, or that leads back to the link.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-# Names that downloads, such as downloads by TensorFlow Datasets, use for incomplete files and directories.
-# The name of a partition directory does not match this pattern.
+# Matches the names of incomplete files and directories that downloads create, for example downloads by
+# TensorFlow Datasets. The name of a partition directory never matches.
 _UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 
@@ -66,7 +66,7 @@ class LinkFollowingDisk(LocalFileSystem):
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
         """List one directory several times faster than fsspec does. The info of a file contains fewer keys
-        than in fsspec.
+        than the info from fsspec.
         """
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
@@ -147,8 +147,8 @@ class LinkFollowingDisk(LocalFileSystem):
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
     """If a file has several paths because of links, keep only one path. Prefer the path without links.
 
-    A further path of the file is kept only if it contains partition directories that the path without links
-    lacks, because the partition columns of the rows then have different values.
+    A path with links is kept only if it contains partition directories that the path without links lacks,
+    because the rows then get different values in the partition columns.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found
@@ -201,7 +201,7 @@ Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"]
 # The protocols of the filesystems that this package extends.
 _EXTENDED_PROTOCOLS = frozenset({"abfs", "abfss", "az", "sftp", "ssh"})
 
-# The extra of this package that installs the library of a protocol.
+# Maps a protocol to the extra of this package that installs the protocol's library.
 _EXTRAS = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -260,7 +260,10 @@ def open_path(
 
 
 def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
-    """Open the filesystem of a URL. If this fails, raise an error that says what is missing."""
+    """Open the filesystem of a URL.
+
+    If the filesystem cannot be opened, raise an error that says what is missing.
+    """
     protocol, found, _ = url.partition("://")
     try:
         if found and "::" not in url:
@@ -315,7 +318,7 @@ def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
     """Return this package's extension of a filesystem class, or the class itself if this package does not
     extend it.
 
-    The module of an extension imports the library of a store, so this module is imported only if it is
+    The module of an extension imports the library of a store, so the module is imported only when it is
     needed.
     """
     match f"{kind.__module__}.{kind.__name__}":
@@ -375,7 +378,7 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
             except FileNotFoundError:
                 if directory == root:
                     raise
-                continue  # the directory was removed, or is a broken link on a page of links
+                continue  # the directory was removed, or a web page contains a broken link to the directory
             for info in infos:
                 path = info["name"]
                 if path in found or (

@@ -1,7 +1,7 @@
 """List the files that paths, globs and directories specify, without opening the files.
 
-A listing leaves out hidden files. The module looks up the reason why a path specifies no files only for an
-error message. The check that listed files are unchanged does not open files either.
+A listing leaves out hidden files. Only for an error message does the module look up why a path specifies no
+files. The check that listed files are unchanged does not open the files.
 """
 
 import os
@@ -32,7 +32,8 @@ from dask_tfrecord.files.storage.paths import (
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.schema.tfds import FEATURES, INFO
 
-# A copy of `dataset.snapshot.names.STAGING`. An import of that module would be circular.
+# This is a copy of `dataset.snapshot.names.STAGING`, because an import of `dataset.snapshot.names` would be
+# circular.
 _STAGING = "_tfrecord/staging"
 
 # Maps two kinds of `_Match` to the reason why a path matches no file.
@@ -44,12 +45,12 @@ def nothing_at(
 ) -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob that matches no files.
 
-    The error names the reason, or ``otherwise`` if the reason is unknown. The error contains ``advice`` and,
+    The error names the reason, or ``otherwise`` if the reason is unknown. The error suggests ``advice`` and,
     if ``index`` is not None, a call of `add_snapshot` with the effect ``index``.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
-    with suppress(Exception):  # if the store fails, the reason remains unknown
+    with suppress(Exception):  # if the store fails, the reason for the missing files remains unknown
         if store.names(_STAGING):
             return unfinished_only(place, root)
     calls = [] if index is None else [Call("add_snapshot", root, {}, index)]
@@ -104,11 +105,11 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
 
 PathLike = str | os.PathLike[str]
 
-# Old versions of Hadoop mark a directory by an empty object whose name ends in this suffix.
+# Old versions of Hadoop mark a directory with an empty object whose name ends in this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files that describe a dataset of TensorFlow Datasets. `export` and TensorFlow Datasets write these files,
-# and a read without a snapshot uses them.
+# Files that describe a dataset of TensorFlow Datasets. The files are written by `export` and TensorFlow
+# Datasets, and used by reads without a snapshot.
 TFDS_FILES = (INFO, FEATURES)
 
 # Files without records that `export` or other libraries write to describe a dataset.
@@ -121,13 +122,12 @@ _MANY = 64
 class Listing(NamedTuple):
     """The files that paths, globs and directories specify.
 
-    The root of ``store`` is the first of the paths that the caller passed. ``files`` are in row order.
-    ``base`` is the path of the directory if the caller passed a single directory, and otherwise "".
-    Directory names in ``base`` itself are not partition directories. ``spelled_out`` contains the files
-    that the caller passed by their full names. ``counts`` contains the number of files for each passed
-    path. ``described`` contains the directories with a file in which TensorFlow Datasets describes a
-    dataset. ``globs`` contains an element for each passed path: the path if it is a glob, "" for a
-    directory, and None for a file.
+    The root of ``store`` is the first path that the caller passed. The files in ``files`` are in row order.
+    ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Directory
+    names in ``base`` itself are not partition directories. ``spelled_out`` contains the files that the caller
+    passed by their full names. ``counts`` contains the number of files for each passed path. ``described``
+    contains the directories with a file in which TensorFlow Datasets describes a dataset. ``globs`` contains
+    an element for each passed path: the path if it is a glob, "" for a directory, and None for a file.
     """
 
     store: Store
@@ -139,7 +139,7 @@ class Listing(NamedTuple):
     globs: tuple[str | None, ...] = ()
 
     def keep(self, files: FileList) -> "Listing":
-        """Return a listing with only these files, which must be files of this listing."""
+        """Return a listing of only ``files``, all of which must be files of this listing."""
         if len(files) == len(self.files):
             return self
         mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
@@ -161,8 +161,8 @@ def list_files(
 ) -> Listing:
     """List the visible files that paths on one filesystem specify.
 
-    The files in a directory (at any depth), and the files that match a glob, are sorted by path. The order of
-    a list of paths is kept. An existing path is used literally, even if it contains glob characters. As in
+    The files in a directory (at any depth), and the files that match a glob, are sorted by path. Paths in a
+    list keep their order. An existing path is used literally, even if it contains glob characters. As in
     Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed the file's full name.
     A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not
     hidden.
@@ -180,7 +180,7 @@ def list_files(
             root = path if start == len(path) else parent_of(path[:start])
             reason = _NOTHING.get(match.kind, "no visible files to read here")
             advice = None
-            if not store.is_remote:  # on a remote store, the advice would need more requests
+            if not store.is_remote:  # on a remote store, the advice would need additional requests
                 if match.kind == "glob" and os.path.isdir(root):
                     advice = f"pass {root!r} to read all files there"
                 elif match.kind == "missing" and os.path.isdir(parent_of(path)):
@@ -215,7 +215,7 @@ def listing_of(store: Store) -> Listing:
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
-    """Convert one path, or a collection, to a list of paths. The paths in a set are sorted."""
+    """Convert one path, or a collection of paths, to a list of paths. The paths in a set are sorted."""
     given: Any = paths
     advice = "pass a directory, a glob, a file, or a list of these"
     if isinstance(given, np.ndarray):
@@ -232,7 +232,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. If the root is an HTTP page of links, the returned root ends with a slash."""
+    """Return the store. If the root is an HTML page with links, the returned root ends with a slash."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -247,10 +247,10 @@ def list_directory(store: Store | FoundFiles) -> FileList:
 
 
 def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]:
-    """Find files below the store's root by their names, as `FileList.names` contains them.
+    """Find files below the store's root by the names that `FileList.names` contains.
 
-    Return two file lists: a row for each name, which is null if no file has the name, and all other visible
-    files.
+    Return two file lists: a list with a row for each name, which is null if no file has the name, and a list
+    of all other visible files.
     """
     start, found = unquoted_path(_start(store)), _find_any(store)
     if is_http(start):
@@ -314,7 +314,7 @@ def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
     parents = Counter(parent_of(path) for path in paths if store.is_remote and not is_http(path))
     for parent, count in parents.items():
         if count >= _MANY and glob_start(parent) == len(parent):
-            with suppress(OSError):  # `info` then answers from the listing that fsspec caches
+            with suppress(OSError):  # fsspec caches this listing, so `info` needs no further request
                 store.fs.ls(parent)
     return store.for_each(partial(_expand, store), paths)
 
@@ -357,7 +357,7 @@ def _glob(store: Store, pattern: str) -> _Match:
     found: dict[str, Any] = {}
     described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)
-    if is_http(pattern):  # pages of links encode some characters, such as "=" as "%3D"
+    if is_http(pattern):  # links on web pages encode some characters, for example "=" as "%3D"
         patterns = list(dict.fromkeys([*patterns, *(quote(one, safe=":/*?[]!%") for one in patterns)]))
     for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
@@ -372,14 +372,15 @@ def _glob(store: Store, pattern: str) -> _Match:
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     start = len(base.rstrip("/"))
-    hidden: dict[str, bool] = {}  # by directory, because there are fewer directories than files
+    # One value for each directory, because there are fewer directories than files.
+    hidden: dict[str, bool] = {}
     paths = []
     for path in sorted(found):
         kind = found[path]["type"]
         directory, _, name = path.rpartition("/")
         if not name or kind == "directory" or _is_hidden(name):
             continue
-        # A caching filesystem lists even pipes, sockets and devices.
+        # A caching filesystem does not omit pipes, sockets and devices from a listing.
         if kind == "other" and not found[path].get("islink"):
             continue
         if directory not in hidden:
@@ -393,15 +394,15 @@ def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
-# Up to this many files are checked with one request for each file. If there are more files, one new listing
-# is requested instead.
+# Up to this many files are checked with one request for each file. More files than this are checked with one
+# new listing.
 _FEW = 256
 
 
 def check_unchanged(store: Store, files: Sequence[FileInfo] | FileList) -> None:
     """Raise FileChangedError if a file was rewritten or removed since it was listed.
 
-    Files without a stamp are not checked.
+    Files without a stamp, such as an ETag or a modification time, are not checked.
     """
     if len(files) > _FEW:
         files = _without_unchanged(store, files if isinstance(files, FileList) else FileList.of(files))
@@ -422,6 +423,9 @@ def _without_unchanged(store: Store, files: FileList) -> FileList:
 
 
 def check_file(store: Store, file: FileInfo) -> None:
-    """Raise FileChangedError if a file changed since it was listed. Without a stamp, only the size counts."""
+    """Raise FileChangedError if a file changed since it was listed.
+
+    For a file without a stamp, only the size is compared.
+    """
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     expected.check(store.look(file.path))

@@ -1,6 +1,6 @@
 """List and read files below a root directory on any fsspec filesystem, and notice changed files.
 
-The module does not know the content of the files. Messages of this module contain no credentials.
+The module does not interpret the content of the files. Messages of this module contain no credentials.
 """
 
 import io
@@ -33,7 +33,7 @@ _THREADS = 16
 # The largest number of bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
 
-# Keys of a file's info in fsspec whose values change when the file is rewritten.
+# In fsspec's info about a file, the values of these keys change when the file is rewritten.
 _STAMPS = (
     "ETag",
     "etag",
@@ -61,7 +61,8 @@ def stamp_of(info: dict[str, Any]) -> str:
         if (value := info.get(key)) is not None:
             stamp = value
             break
-    # The time may be a number in the info of a listing, but a datetime in the info of a single file.
+    # The modification time of a file may be a number in a listing, but a datetime in the info of a single
+    # file.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
 
 
@@ -72,8 +73,8 @@ def removed(path: str, why: str = "") -> FileRemovedError:
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """The state of a file in a listing. When the file is opened, this state is compared with the current
-    state.
+    """The state of a file in a listing. When the file is opened, the expected state is compared with the
+    current state.
 
     ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
     ``look`` returns the current info of the file from the store.
@@ -124,7 +125,7 @@ class ExpectedFile:
             now = self.look()
         except FileNotFoundError:
             raise removed(self.path) from None
-        except Exception:  # the store cannot be reached, as the first error says
+        except Exception:  # `explain` reports the first error instead of this error
             return
         self.check(now)
 
@@ -141,8 +142,8 @@ class FileReader:
         self.size = expected.size
 
     def peek(self, count: int) -> bytes:
-        """Return the first ``count`` bytes of the range, or all bytes if there are fewer. Call `peek` before
-        any other read.
+        """Return the first ``count`` bytes of the range, or all bytes if the range is shorter. Call `peek`
+        before any other read.
         """
         head = memoryview(bytearray(count))
         end = 0
@@ -293,28 +294,28 @@ class PartialFile(io.RawIOBase):
 
 @dataclass(frozen=True, repr=False)
 class Location:
-    """A filesystem and a root directory. Paths are paths on this filesystem, without protocol.
+    """A filesystem and a root directory. All paths are paths on this filesystem, without a protocol.
 
     Tasks contain stores, which are locations, so that workers open the same filesystem as the client. The
-    repr of a store does not contain storage options. The token of a store contains only a hash of the
+    repr of a store does not contain storage options. The token of a store contains only a hash of the storage
     options.
     """
 
     fs: AbstractFileSystem
     root: str
-    # If a listed file is gone, reads call this function with the store and the old path, and look for the
-    # file at the paths that the function yields. The function may then raise an error that says why the file
-    # is gone.
+    # If a listed file is missing, reads call this function with the store and the old path. Reads then look
+    # for the file at the paths that the function yields. After the last path, the function may raise an error
+    # that explains why the file is missing.
     elsewhere: Callable[[Any, str], Iterator[str]] | None = None
-    # If not None, reads add the bytes that they read to this checksum. Only one file may then be open at a
-    # time.
+    # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
+    # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
 
-    # True if requests take time and may fail, and other libraries cannot open the paths.
+    # True if requests take time and may fail, and if other libraries cannot open the store's paths.
     is_remote: ClassVar[bool] = True
-    # The time that an additional request takes, as the number of bytes that can be read in this time.
+    # The number of bytes that can be read in the time that one additional request takes.
     request_cost: ClassVar[int] = 1 << 20
-    # True if a moved file keeps its stamp, and an open file can be read after the move.
+    # True if a move does not change a file's stamp, and if an open file can be read after the move.
     move_keeps_stamp: ClassVar[bool] = False
 
     def __repr__(self) -> str:
@@ -361,7 +362,10 @@ class Location:
         return [*map(public, paths)]
 
     def real_path(self, path: str) -> str:
-        """Resolve the links in a path. Return a remote path unchanged, because readers see no links there."""
+        """Resolve the links in a path.
+
+        Return a remote path unchanged, because readers see no links on remote stores.
+        """
         return path
 
     def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
@@ -375,7 +379,10 @@ class Location:
     # -- Listing ---------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the root, without a cache. A missing directory has no names."""
+        """List the names in a directory below the root, without a cache.
+
+        If the directory is missing, return an empty list.
+        """
         # Over HTTP, fsspec would list a file as a directory.
         if "://" in self.root and not self.root.endswith("/"):
             return []
@@ -387,8 +394,8 @@ class Location:
             return []
 
     def _ls(self, path: str) -> list[str]:
-        # On S3, `isdir` lists the directory into the cache. For a missing directory, `ls` would list the
-        # parent, which may contain many files.
+        # On S3, `isdir` lists the directory, and fsspec caches the listing. For a missing directory, `ls`
+        # would list the parent directory, which may contain many files.
         if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
             return []
         return list(self.fs.ls(path, detail=False))
@@ -400,17 +407,17 @@ class Location:
             return bool(self.fs.exists(path))
         bucket, _, key = path.partition("/")
         try:
-            # `exists` would send a second request, which lists the directory of this name.
+            # `exists` would send a second request to list the directory of the same name.
             self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
         except FileNotFoundError:
             return False
         return True
 
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
-        """Find all files below a directory, and map their paths to their infos.
+        """Return a dict that maps the path of each file below a directory to the file's info.
 
-        On a local disk, follow links, and leave out files in hidden directories. ``with_hidden`` adds
-        directories, including hidden directories.
+        On a local disk, follow links, and leave out files in hidden directories. On a local disk,
+        ``with_hidden=True`` adds all directories, even hidden directories.
         """
         return find_all(self.fs, path)
 
@@ -474,20 +481,20 @@ class Location:
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
         if "http" in protocols_of(self.fs):
             if expected.whole:
-                # Read the file with one request, which servers without ranges can answer.
+                # Read the file with one request, so that servers without support for ranges can answer.
                 options["block_size"] = 0
             elif expected.size is not None:
                 # Request one byte more than expected, to detect that the file has become larger.
                 options["size"] = expected.size + 1
         file = self.fs.open(path, "rb", **options)
-        # All readers of one in-memory file of fsspec share one object with one position.
+        # In fsspec, all readers of an in-memory file share one file object, and therefore one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         """Return the current info of an open file, if possible without a further request."""
         if isinstance(file, io.BytesIO) and not expected.stamp and len(file.getbuffer()) == expected.size:
             return {}
-        # An open file of pyarrow does not contain the modification time.
+        # An open pyarrow file does not provide the modification time.
         if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
             return self._look(path)
         return dict(getattr(file, "details", None) or {})
@@ -495,7 +502,7 @@ class Location:
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read byte ranges of files, concurrently if possible.
 
-        A range is a path, a start and a stop. Raise FileRemovedError if a file was removed.
+        Each range consists of a path, a start and a stop. Raise FileRemovedError if a file was removed.
         """
         with suppress(FileNotFoundError):
             return self._read_ranges(ranges)

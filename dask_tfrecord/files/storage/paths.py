@@ -13,12 +13,12 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
-# Credentials before the name of a bucket, which s3fs and gcsfs would treat as a part of the bucket's name. A
-# secret key of AWS may contain slashes. A URL may contain an ARN, which contains colons, instead of a
-# bucket's name.
+# Matches credentials before the name of a bucket, because s3fs and gcsfs would treat the credentials as a
+# part of the name. An AWS secret key may contain slashes. Instead of a bucket's name, a URL may contain an
+# ARN, and ARNs contain colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
-# A URL that ends before the name of its bucket or host.
+# Matches a URL that ends before the name of a bucket or host.
 _NO_PLACE = re.compile(r"(?:^|::)(?:https?|s3a?|gs|gcs|ftps?|sftp|ssh|webdavs?)://$")
 
 
@@ -54,7 +54,10 @@ def is_http(path: str) -> bool:
 
 
 def unquoted_path(path: str) -> str:
-    """Decode the percent-encoding of an HTTP or HTTPS URL. Return any other path unchanged."""
+    """Decode the percent-encoding of an HTTP or HTTPS URL.
+
+    Return a path that is not an HTTP or HTTPS URL unchanged.
+    """
     return unquote(path) if is_http(path) else path
 
 
@@ -75,8 +78,8 @@ def expand_braces(pattern: str) -> list[str]:
 
 def check_url(text: str) -> None:
     """Raise TFRecordError for a path or URL that fsspec or a store would silently read as another path."""
-    # Python represents bytes of a local file name that are not valid UTF-8 by low surrogates, which
-    # `os.fsencode` converts back to the bytes.
+    # In the name of a local file, Python represents bytes that are not valid UTF-8 by low surrogates.
+    # `os.fsencode` converts the surrogates back to the bytes.
     if re.search("[\0\ud800-\udc7f\udd00-\udfff]", text):
         problem = "contains a character that no path can have, and is not a path"
         raise TFRecordError(f"{without_credentials(text)!r} {problem}")
@@ -100,7 +103,7 @@ def check_url(text: str) -> None:
 def _wraps(protocol: str) -> bool:
     try:
         kind = get_filesystem_class(protocol)
-    except (ValueError, ImportError):  # opening the path will raise the error of fsspec
+    except (ValueError, ImportError):  # fsspec raises an error when the path is opened
         return True
     return wraps(kind)
 

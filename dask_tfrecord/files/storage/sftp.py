@@ -1,4 +1,4 @@
-"""Extend fsspec's SFTP filesystem: threads share a connection, failures raise, and creation is exclusive.
+"""Extend fsspec's SFTP filesystem with a shared connection, errors for failures, and exclusive creation.
 
 The private names of paramiko that this module uses, and `paramiko.sftp`, were checked with paramiko 5.1.
 """
@@ -17,12 +17,12 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from fsspec.utils import infer_storage_options
 from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 
-# The time limits in seconds for a connection and for each request. A server that exceeds a limit counts as
-# lost.
+# The time limits in seconds for connecting to a server and for each request. A server that exceeds a time
+# limit counts as lost.
 _CONNECT, _ANSWER = 10, 60
 
 # The largest size in bytes of one request or answer, and of all requests that are sent together. A thread
-# locks the connection until all answers have arrived.
+# that sends requests locks the connection until all answers have arrived.
 _REQUEST, _BUFFER = 1 << 15, 1 << 20
 
 
@@ -30,7 +30,7 @@ class SFTP(SFTPFileSystem):
     """fsspec's SFTP filesystem, which the threads of a process can share.
 
     The threads share one connection. If two threads wait for answers at the same time, paramiko drops the
-    answer of one thread, which then waits forever. A lock therefore prevents concurrent requests.
+    answer of one thread, which then waits forever. A lock prevents concurrent requests.
     """
 
     def __init__(self, host: str, **options: Any) -> None:
@@ -63,8 +63,8 @@ class SFTP(SFTPFileSystem):
             raise paramiko.SSHException(str(error)) from error
         self._client.get_channel().settimeout(_ANSWER)
         # paramiko sends a write of 32 KiB in two packets. By default, the second packet waits 40 ms for an
-        # answer.
-        with suppress(AttributeError, OSError):  # the connection may be a proxy command
+        # answer to the first packet.
+        with suppress(AttributeError, OSError):  # The connection may be a proxy command instead of a socket.
             self.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def request(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -73,12 +73,13 @@ class SFTP(SFTPFileSystem):
             try:
                 return function(*args, **options)
             except TimeoutError as error:
-                self.client.close()  # a late answer would be taken for the answer to the next request
+                self.client.close()  # a late answer would be mistaken for the answer to the next request
                 raise paramiko.SSHException("the server does not answer") from error
             except OSError as error:
                 if self._client.get_channel().closed:
                     raise paramiko.SSHException("the connection was closed") from error
-                if type(error) is OSError and error.errno is None:  # the text is the answer of the server
+                # The text of the exception is the server's answer.
+                if type(error) is OSError and error.errno is None:
                     path = args[0] if args and isinstance(args[0], str) else None
                     raise OSError(errno.EIO, f"the SFTP server answers {str(error)!r}", path) from error
                 raise
@@ -114,7 +115,7 @@ class SFTP(SFTPFileSystem):
         return True
 
     def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
-        """List a directory. A symbolic link to a file has the size and the times of the file."""
+        """List a directory. For a symbolic link to a file, return the size and the times of the file."""
         path = self._strip_protocol(path)
         infos = [self._decode_stat(one, path) for one in self.ftp.listdir_attr(path)]
         infos = [self._target(info) if info["type"] == "link" else info for info in infos]
@@ -142,7 +143,10 @@ class SFTP(SFTPFileSystem):
         return super().walk(path, *args, **{"on_error": fail, **options})
 
     def makedirs(self, path: str, exist_ok: bool = False, mode: int = 0o777) -> None:
-        """Make a directory and its parents. Other processes may make or remove the same directories."""
+        """Make a directory and its parents.
+
+        Other processes may make or remove the same directories at the same time.
+        """
         path = self._strip_protocol(path)
         if self.isdir(path):
             if exist_ok:
@@ -152,7 +156,7 @@ class SFTP(SFTPFileSystem):
         try:
             self.ftp.mkdir(path, mode)
         except OSError:
-            if not self.isdir(path):  # an SFTP server does not say why it refuses a request
+            if not self.isdir(path):  # an SFTP server does not report why a request is refused
                 raise
 
     # -- Files -----------------------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ class SFTP(SFTPFileSystem):
 
 
 class _Client:
-    """The methods of paramiko's SFTP client, called as requests of a filesystem."""
+    """Call each method of paramiko's SFTP client through `SFTP.request`."""
 
     def __init__(self, fs: SFTP) -> None:
         self._fs = fs
@@ -248,8 +252,8 @@ class _File:
         return len(view)
 
     def _write(self, view: memoryview) -> None:
-        # A write that is not pipelined waits for the answers to all requests, and raises the errors in these
-        # answers.
+        # A write that is not pipelined waits for the answers to all requests, and raises the errors that the
+        # answers report.
         self._file.set_pipelined(True)
         self._file.write(view[:-_REQUEST])
         self._file.set_pipelined(False)
@@ -278,7 +282,8 @@ class _File:
             data = answers.data(number)
             view[end : end + len(data)] = data
             end += len(data)
-            if len(data) < size:  # the server may send fewer bytes than requested, even before the end
+            # The server may send fewer bytes than requested, even before the end of the file.
+            if len(data) < size:
                 break
         return end
 

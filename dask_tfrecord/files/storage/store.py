@@ -41,10 +41,10 @@ from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
-# Protocols of object stores, which upload files.
+# The protocols of the object stores to which files are uploaded.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# If other writes remove a new directory while it is empty, the directory is created again at most this often.
+# If other writes remove a new, empty directory, the directory is created again at most this many times.
 _ATTEMPTS = 100
 
 # A thread holds this lock from the check that a file does not exist until the rename that creates the file.
@@ -54,16 +54,16 @@ _CREATION = Lock()
 class Store(Location, ABC):
     """A location in which files can be created, moved and removed.
 
-    The subclasses implement these changes for local disks, for remote filesystems that can rename files, such
-    as SFTP, and for object stores. `Store.of` chooses the subclass.
+    The subclasses create, move and remove files on local disks, on remote filesystems that can rename files,
+    such as SFTP, and on object stores. `Store.of` chooses the subclass.
     """
 
-    # True if a write stages its files, and the commit renames them to their final paths. False if the write
-    # uploads its files to their final paths.
+    # True if writes stage files, and commits rename the staged files to the final paths. False if writes
+    # upload files directly to the final paths.
     stages_files: ClassVar[bool] = True
     # True if an interrupted `create` leaves an incomplete file with a temporary name.
     leaves_partial_files: ClassVar[bool] = True
-    # True if `put_back` copies the file, so that the file remains at its old path.
+    # True if `put_back` copies a file and leaves the original in place.
     put_back_leaves_copy: ClassVar[bool] = False
     # True if the root of the filesystem may contain files.
     has_root_directory: ClassVar[bool] = True
@@ -102,7 +102,7 @@ class Store(Location, ABC):
         root itself may be reached through links. A path that is itself a link is refused only with ``files``,
         because replacing or removing a link does not change the target.
         """
-        if (is_link := self._is_link) is None:  # the filesystem has no links
+        if (is_link := self._is_link) is None:  # this filesystem does not support links
             return
         top, paths = self.join(""), list(paths)
         for directory in {parent_of(path) for path in paths if not self._is_root(path)}:
@@ -145,10 +145,11 @@ class Store(Location, ABC):
             with self._create(path, durable) as file:
                 yield file
         except OSError as error:
-            if error.errno is not None and error.filename is None:  # an error such as a full disk
+            # An error without a path, such as a full disk.
+            if error.errno is not None and error.filename is None:
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # the filesystem, such as HTTP, cannot write
+        except NotImplementedError:  # some filesystems, such as HTTP, cannot write
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None
@@ -160,8 +161,8 @@ class Store(Location, ABC):
         """Create a file with these bytes. If the file exists, leave it unchanged and raise FileExistsError.
 
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
-        concurrent calls succeeds. On any other filesystem, this promise holds only among the threads of one
-        process.
+        concurrent calls succeeds. On any other filesystem, exclusive creation works only among the threads of
+        one process.
         """
         self.refuse_links([path])
         self._create_exclusively(path, data)
@@ -183,16 +184,19 @@ class Store(Location, ABC):
         self._move(source, target)
 
     def _move(self, source: str, target: str) -> None:
-        # The default `mv` of fsspec would treat the paths as globs.
+        # fsspec's default `mv` would treat the paths as globs.
         if type(self.fs).mv is AbstractFileSystem.mv:
             self.fs.cp_file(source, target)
-            with suppress(OSError):  # the target exists, and `cleanup` removes the source later
+            with suppress(OSError):  # the target exists, so `cleanup` can remove the source later
                 self.fs.rm_file(source)
         else:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file to a path in another directory. Create this directory if it does not exist."""
+        """Rename a file to a path in another directory.
+
+        Create the directory of ``target`` if it does not exist.
+        """
         self.move(source, target)
 
     def copy(self, source: str, target: str) -> None:
@@ -209,20 +213,20 @@ class Store(Location, ABC):
         return None
 
     def put_back(self, kept: str, path: str) -> None:
-        """Move a file that `set_aside` has moved back to ``path``."""
+        """Move a file back to ``path`` after `set_aside` has moved the file."""
         self.place(kept, path)
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
         """Give a local file the permissions that all sources share, and the group of the first source.
 
-        Leave unchanged what the system does not permit to change.
+        Ignore changes that the system does not permit.
         """
 
     def sync_directory(self, path: str) -> None:
         """Flush a local directory to the disk, so that renames into the directory survive a power cut."""
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files. Send one request for many files if the store supports such requests.
+        """Remove files. If the store supports bulk requests, remove many files with one request.
 
         Missing files are ignored. Directories below the root that become empty are removed together with the
         files.
@@ -277,8 +281,9 @@ class RenamingStore(Store):
                 if durable:
                     self._sync(file)
             self.move(temporary, path)
-        except BaseException:  # even on KeyboardInterrupt, so that no incomplete file remains
-            # A failure to remove the incomplete file is not raised, because the first failure is raised.
+        # Handle every exception, even KeyboardInterrupt, so that no incomplete file remains.
+        except BaseException:
+            # Ignore a failure to remove the incomplete file, because the original exception is raised.
             with suppress(Exception):
                 self.remove_file(temporary)
             raise
@@ -324,13 +329,13 @@ class RenamingStore(Store):
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory. Create the directory if it does not exist.
 
-        Another write may remove the directory as long as the directory is empty. The function is then called
-        again, unless the ``source`` of the file is missing.
+        Another write may remove the directory as long as the directory is empty. If the directory is missing,
+        the function is called again, unless the ``source`` of the file is missing.
         """
         failures = 0
         while True:
             try:
-                if failures or self.is_remote:  # on a local disk, most directories exist already
+                if failures or self.is_remote:  # on a local disk, the directory usually exists
                     self.fs.makedirs(directory, exist_ok=True)
                 return create()
             except (FileNotFoundError, FileExistsError):
@@ -349,7 +354,7 @@ class RenamingStore(Store):
                 directory = parent_of(directory)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
-        # The info that a buffered file of fsspec contains may come from an old listing.
+        # The info in fsspec's buffered file may come from an old listing.
         return {} if isinstance(file, AbstractBufferedFile) else super()._details(file, path, expected)
 
 
@@ -397,7 +402,7 @@ class LocalStore(RenamingStore):
     def _open_new(self, path: str) -> BinaryIO:
         if not self._is_plain:
             return super()._open_new(path)
-        # The default buffering would ask the system whether the file is a terminal.
+        # With the default buffering, Python would ask the system whether the file is a terminal.
         return open(path, "xb", buffering=io.DEFAULT_BUFFER_SIZE)
 
     def _sync(self, file: BinaryIO) -> None:
@@ -409,7 +414,7 @@ class LocalStore(RenamingStore):
             os.link(source, target)
         except FileExistsError:
             raise
-        except OSError:  # the disk has no hard links
+        except OSError:  # the filesystem does not support hard links
             return False
         return True
 
@@ -418,7 +423,7 @@ class LocalStore(RenamingStore):
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
         self.refuse_links([target])
-        with suppress(OSError):  # another write may have moved a source
+        with suppress(OSError):  # another write may have moved a source file
             found = [*map(os.stat, sources)]
             os.chmod(target, reduce(and_, (stat.S_IMODE(one.st_mode) for one in found)))
             os.chown(target, -1, found[0].st_gid)
@@ -441,7 +446,8 @@ class LocalStore(RenamingStore):
         if not self._is_plain:
             return super()._read_ranges(ranges)
         found = []
-        for path, group in groupby(ranges, key=itemgetter(0)):  # fsspec would open a file for each range
+        # With fsspec, a file would be opened again for each range.
+        for path, group in groupby(ranges, key=itemgetter(0)):
             file = os.open(path, os.O_RDONLY)
             try:
                 found += [os.pread(file, stop - start, start) for _, start, stop in group]
@@ -480,17 +486,18 @@ class UploadingStore(Store):
 
     @contextmanager
     def _create(self, path: str, durable: bool) -> Iterator[BinaryIO]:
-        # A file that is smaller than a block needs one request. A larger file needs at least one request for
-        # each block.
+        # A file that is smaller than a block is uploaded with one request. A larger file needs one or more
+        # requests for each block.
         file = self.fs.open(path, "wb", block_size=REQUEST_BYTES)
         try:
             yield file
             file.close()
-        except BaseException:  # even on KeyboardInterrupt, so that no incomplete upload remains
-            # A failure to remove the incomplete file is not raised, because the first failure is raised.
+        # Handle every exception, even KeyboardInterrupt, so that no incomplete upload remains.
+        except BaseException:
+            # Ignore a failure to discard the upload, because the original exception is raised.
             with suppress(Exception):
                 file.discard()
-            file.closed = True  # otherwise fsspec's finalizer would publish the incomplete file
+            file.closed = True  # closed, so that fsspec's finalizer does not publish the incomplete file
             raise
 
     def _create_exclusively(self, path: str, data: bytes) -> None:
@@ -509,8 +516,9 @@ class UploadingStore(Store):
         return path
 
     def put_back(self, kept: str, path: str) -> None:
-        # The file at ``kept`` stays until its versions expire. Otherwise, a process that moves the file from
-        # ``path`` to ``kept`` could delete the source late, and the file would be lost.
+        # Keep the file at ``kept`` until the versions that list the file expire. If the file were removed
+        # now, a process that moves the file from ``path`` to ``kept`` could delete the source late, and the
+        # file would be lost.
         if self.fs.exists(kept) and not self.fs.exists(path):
             self.copy(kept, path)
 
@@ -531,8 +539,8 @@ class UploadingStore(Store):
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
         if not expected.is_read_at_once:
             return super()._open_file(path, expected)
-        # The `open` of fsspec would first request the size. Reading one byte more than expected detects a
-        # larger file.
+        # fsspec's `open` would first request the size of the file. One byte more than expected is read to
+        # detect a larger file.
         return io.BytesIO(self._read_ranges([(path, 0, (expected.size or 0) + 1)])[0])
 
 
@@ -544,9 +552,9 @@ class FoundFiles:
     Parameters
     ----------
     store : Store
-        The store that is listed.
+        The store to list.
     directory : str, default ""
-        The directory, relative to the root of the store.
+        The directory to list, relative to the root of the store.
 
     Attributes
     ----------
@@ -601,5 +609,5 @@ def unfinished_uploads(store: Store) -> list[Upload]:
 
 def abort(store: Store, upload: Upload) -> None:
     bucket, _, key = upload.path.partition("/")
-    with suppress(FileNotFoundError):  # the upload was completed or aborted in the meantime
+    with suppress(FileNotFoundError):  # another process may have completed or aborted the upload
         store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)

@@ -49,12 +49,12 @@ _NO_CREDENTIALS = frozenset(
         "RefreshError",
     }
 )
-# Names of the exceptions that paramiko raises if the user or the server is not authenticated.
+# Names of the exceptions that paramiko raises if the authentication of the user or the server fails.
 _REFUSED = frozenset({"AuthenticationException", "BadHostKeyException"})
 _NO_REGION = frozenset({"InvalidRegionError", "NoRegionError"})
 _LIBRARIES = frozenset({"aiohttp", "azure", "botocore", "fsspec", "google", "paramiko"})
 
-# Error codes of S3 for a request that was signed for another region.
+# S3 returns these error codes if a request was signed for the wrong region.
 _WRONG_REGION = frozenset(
     {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 )
@@ -64,8 +64,8 @@ _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, Timeou
 
 
 def store_failure(error: BaseException, place: str | None) -> Exception | None:
-    """Return the error to raise for a failure of a remote store, or None if ``error`` is no such failure.
-    ``place`` is a path without credentials.
+    """Return the error to raise for a failure of a remote store, or None for any other ``error``. ``place``
+    is a path without credentials.
     """
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
@@ -132,12 +132,12 @@ def _code(error: BaseException) -> str | None:
 
 def _endpoint(error: BaseException) -> str:
     """Return the scheme, host and port of the server that an error names, or "" if they are unknown."""
-    arguments = getattr(error, "kwargs", None)  # exceptions of botocore have the attribute kwargs
+    arguments = getattr(error, "kwargs", None)  # exceptions of botocore have the attribute `kwargs`
     url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    # Exceptions of aiohttp have the attributes host and port. Exceptions of Azure wrap an exception of
+    # Exceptions of aiohttp have the attributes `host` and `port`. Exceptions of Azure contain an exception of
     # aiohttp.
     error = getattr(error, "inner_exception", None) or error
     host, port = getattr(error, "host", None), getattr(error, "port", None)
@@ -152,7 +152,7 @@ def place_of(arguments: Iterable[Any]) -> str | None:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
             argument = argument[0]
         if isinstance(argument, str | os.PathLike):
-            with suppress(TypeError):  # `__fspath__` of the object may fail
+            with suppress(TypeError):  # `os.fspath` may fail for the object
                 text = os.fspath(argument)
                 return text if isinstance(text, str) and "://" in text else None
         for store in (argument, getattr(argument, "store", argument)):
@@ -175,10 +175,10 @@ _HIDDEN = "***"
 
 _SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|connection"
 
-# The names of storage options, headers and query parameters whose values are secret.
+# Matches the names of storage options, headers and query parameters whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
-# Values that are not secret, even in an option with a secret name, because they are keywords of a filesystem.
+# These values are keywords of filesystems, and are not secret even in an option with a secret name.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
 
@@ -186,16 +186,16 @@ def _user_patterns(ends: str) -> list[re.Pattern[str]]:
     """Return the patterns of the users and passwords in URLs. In each pattern, the first group matches the
     text before the user, and the second group matches the user and the password.
 
-    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. Therefore a
-    user and a password end at the last `@`, unless the text before the first `/` is a host. The characters
-    ``ends`` end a URL.
+    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. A user and
+    a password end at the last `@`, unless the text before the first `/` is a host. The characters in ``ends``
+    end a URL.
     """
     name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
     host = rf"(?:\[[^]/?#@{ends}]*\]|{name})"
-    # A name without a dot, such as in `name:12/34@host`, may be a user, so that the port may be a password.
+    # In `name:12/34@host`, the name without a dot may be a user, and `12/34` may be a password.
     full_host = rf"(?:\[[^]/?#@{ends}]*\]|localhost|{name}\.{name})"
     patterns = [
-        # AWS keys may contain slashes, but names of buckets contain no colon.
+        # AWS keys may contain slashes, but bucket names contain no colon.
         rf"\b((?:s3a?|gs|gcs)://)(?!arn:)({name}:{rest})@",
         rf"\b((?:https?|ftps?|webdavs?)://)(?!{host}[/?#]|{full_host}:\d{{0,5}}[/?#])({rest})@",
         rf"\b((?:sftp|ssh|smb)://)(?!{name}@{host}:\d{{0,5}}[/?#]|{full_host}:\d{{0,5}}[/?#])"
@@ -209,7 +209,7 @@ def _user_patterns(ends: str) -> list[re.Pattern[str]]:
     return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
 
 
-# The patterns for URLs that are part of a text, and for a text that is a URL.
+# The patterns for a URL within a text, and for a text that consists of a URL.
 _USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
 _USER_OF_URL = _user_patterns("\n")
 
@@ -226,7 +226,7 @@ _SHORT = 6
 
 def without_credentials(text: str) -> str:
     """Return a text whose URLs have no user, no password and no query with a secret parameter."""
-    if "://" not in text:  # most paths end here, because this test is much faster than the patterns
+    if "://" not in text:  # most texts contain no URL, and this test is much faster than the patterns
         return text
     for pattern in _USERS_IN_TEXT:
         text = pattern.sub(r"\1", text)
@@ -256,7 +256,7 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def hide_secrets(text: str, *places: Any) -> str:
     """Replace the secrets of paths and storage options in a text by ``***``.
 
-    Users and passwords in URLs of the text are removed in any case. The exceptions of this package never show
+    Users and passwords in URLs of the text are always removed. The exceptions of this package never show
     secrets; use `hide_secrets` for the texts of other packages.
 
     Parameters
@@ -278,24 +278,24 @@ def hide_secrets(text: str, *places: Any) -> str:
 def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
-    A failure of a remote store becomes an error that names the path, the endpoint and what to check. An
-    exception that contains a secret is replaced by an exception without the secret, the cause and the
+    A failure of a remote store becomes an error that names the path and the endpoint, and says what to check.
+    An exception that contains a secret is replaced by an exception without the secret, the cause and the
     context. If the class of the exception is built-in or belongs to this library, the replacement has the
-    same class. For any other exception, the class of the replacement is the built-in base class.
+    same class. For any other exception, the class of the replacement is the exception's built-in base class.
     """
 
     @wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # an exception of any class may show a secret
+        except Exception as error:  # an exception of any class may contain a secret
             safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
                 del safe  # a reference from this frame would keep the frames of the exception alive
                 drop_frames(error)
                 raise
         try:
-            raise safe  # outside of the handler, so that the original exception is not the context
+            raise safe  # outside of the handler, so that the original exception is not the context of `safe`
         finally:
             del safe
 
@@ -313,8 +313,8 @@ def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
 def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the secrets in URLs, storage options and filesystems, even inside objects of this package.
 
-    ``name`` is the secret name of the option that the value belongs to, if any. ``seen`` contains the ids of
-    the searched objects.
+    If the value belongs to an option with a secret name, ``name`` is the name of this option. ``seen``
+    contains the ids of the objects that were already searched.
     """
     if depth > 20:
         return
@@ -354,7 +354,7 @@ def is_secret_name(key: object) -> bool:
 def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
         yield text
-        yield text.rpartition(" ")[2]  # the token of a header value such as "Bearer ..."
+        yield text.rpartition(" ")[2]  # The last word of a header value such as "Bearer TOKEN" is a token.
         # A connection string or a SAS token of Azure contains secrets in fields such as "sig=...".
         fields = (field.partition("=") for field in re.split("[;&?]", text))
         yield from (value for key, _, value in fields if is_secret_name(key))
@@ -368,8 +368,8 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         if ":" in user or is_web:
             password = user.partition(":")[2] or user
             yield from (user, password)
-            # A library may mistake a part of the password for the port or the path, and then show this part
-            # in an error.
+            # If a library mistakes a part of the password for a port or a path, the library may show this
+            # part in an error.
             yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
             query = url[found.end() if found else 0 :].partition("?")[2]
@@ -426,7 +426,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
                 rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
             else:
                 rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # a built-in class with a different constructor
+        except TypeError:  # the constructor of this built-in class takes different arguments
             pass
         else:
             if not _shows(rebuilt, secrets):
