@@ -390,7 +390,7 @@ class Explanation:
 
     @cached_property
     def _rows(self) -> list[tuple[str, ...]]:
-        """The table rows for the first ``_MOST_LINES`` reports."""
+        """The rows of the table: one row for each of the first ``_MOST_LINES`` reports about files."""
         every = [("", report) for report in self.left_out]
         every[:0] = [(f"{at:,}", report) for at, of_task in enumerate(self.partitions) for report in of_task]
         directories = [report.file.rpartition("/")[0] + "/" for _, report in every if "/" in report.file]

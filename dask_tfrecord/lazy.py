@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class cached_property(functools.cached_property[Value]):  # noqa: N801  # the name is in lower case because the class replaces functools.cached_property
-    """Cache a computed attribute, like `functools.cached_property` but without its lock in Python 3.11.
+    """Cache a computed attribute. Unlike `functools.cached_property` of Python 3.11, use no lock.
 
     In Python 3.11, all instances share the lock of a `functools.cached_property`. If a process was forked
     while another thread computed a value, the forked process would wait for this lock forever.

@@ -402,7 +402,7 @@ class Writer:
         return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
-        """Plan appends to a directory without a snapshot, using the columns of the first rows."""
+        """Plan the appends to a directory without a snapshot. The first rows determine the columns."""
         keys, levels = self._keys or [], source.levels(None)
         planned = source.plan(self._given, record_type, keys, levels)
         records = planned.select(name for name in planned.names if name not in keys)

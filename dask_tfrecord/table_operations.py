@@ -230,8 +230,8 @@ class Maintenance(OpenedPath):
         their rows are copied unchanged.
 
         If only deleted rows have a category, `delete` removes the category from the column. To find
-        categories that only deleted rows have, `delete` reads files with categorical columns until each
-        category of a deleted row is found in a remaining row.
+        categories that only deleted rows have, `delete` reads files with categorical columns. The search ends
+        once each category of the deleted rows is found in a remaining row.
 
         A single commit deletes all matching rows. If the process is killed before the commit, the dataset
         stays unchanged. Rows that other writes append while `delete` runs are kept, even if they pass the

@@ -57,8 +57,8 @@ _FOREIGN = {
     "patterns, query the dataset with DuckDB",
 }
 
-# The maximum number of alternative lists of conditions in a filter. Joining alternatives with `and`
-# multiplies the number of lists.
+# The maximum number of alternative lists of conditions in a filter. Joining a condition of m alternatives and
+# a condition of n alternatives with `and` gives m * n lists.
 _MOST_ALTERNATIVES = 1000
 
 

@@ -367,7 +367,8 @@ class Feature(NamedTuple):
 
 
 class Inference:
-    """Collect the features of records over several calls, to infer a schema, and find damaged records.
+    """Collect the features of records over several calls, so that a schema can be inferred. Find damaged
+    records.
 
     For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records; -1 means
     no limit. A record that would raise the number of features above ``max_features`` counts as damaged.

@@ -132,10 +132,10 @@ def read_tfrecord(
         the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
         parts that could be written as lists of conditions skip files.
     split : str or list of str, optional
-        The split to load, such as ``"train"``, a list of splits, or ``"all"``. With a list or "all", the read
-        adds a partition column ``split``, unless a column of this name exists. Filters on the column
-        ``split`` skip the files of excluded splits. A single split name adds no column, and drops the column
-        ``split`` of directories such as ``split=train``.
+        The split to load, such as ``"train"``, a list of splits, or ``"all"``. If ``split`` is a list or
+        "all", the read adds a partition column ``split``, unless a column of this name exists. Filters on the
+        column ``split`` skip the files of excluded splits. A single split name adds no column, and drops the
+        column ``split`` of directories such as ``split=train``.
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
@@ -195,10 +195,10 @@ def read_tfrecord(
         partition. ``on_corrupt="quarantine"`` skips damaged records, and stores the lost bytes in the
         directory ``quarantine_path``.
 
-        If the payload of a record is damaged or is not a message, one record is lost. If the length of a
-        record is damaged, all bytes up to the next record with valid checksums are lost. With every
-        ``on_corrupt``, the read raises if a file was replaced after the read had listed the file. With every
-        ``on_corrupt``, a value that does not fit its column raises.
+        If the payload of a record is damaged or is not a valid message, only this record is lost. If the
+        length of a record is damaged, all bytes up to the next record with valid checksums are lost. With
+        every ``on_corrupt``, the read raises if a file was replaced after the read had listed the file. With
+        every ``on_corrupt``, a value that does not fit its column raises.
     read_options : dict, optional
         Options that few reads need:
 

@@ -102,8 +102,8 @@ def feature_spec(
     Returns
     -------
     FeatureSpec
-        The feature spec of the dataset. A struct column has a feature for each field, such as "a/b".
-        `FeatureSpec.code` returns the spec as Python code.
+        The feature spec of the dataset. For each field ``b`` of a struct column ``a``, the spec has a feature
+        "a/b". `FeatureSpec.code` returns the spec as Python code.
 
     Raises
     ------

@@ -377,7 +377,9 @@ class RecordTable:
         return order.rows(spans, self.block_starts).numbers
 
     def epoch_order(self, seed: int, epoch: int) -> Order:
-        """Return the order of an epoch, from which `block_order` takes the record indices of a shard."""
+        """Return the row order of an epoch. `block_order` returns the part of this order that belongs to a
+        shard.
+        """
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
         counts = np.diff(self.block_starts)

@@ -482,9 +482,9 @@ class TableReader:
 class _Batch(NamedTuple):
     """A batch of records that were decoded from one or more windows.
 
-    ``parts`` contains an element for each group of rows from one window: the first row, the index of this
-    row's record in the window, and the `Numbers` of the window. ``offsets`` contains the file offsets of the
-    records, if requested.
+    ``parts`` contains one tuple for each group of rows from the same window. The tuple consists of the first
+    row of the group, the index of the first row's record in the window, and the `Numbers` of the window.
+    ``offsets`` contains the file offsets of the records, if requested.
     """
 
     batch: pa.RecordBatch

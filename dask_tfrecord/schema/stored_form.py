@@ -32,8 +32,8 @@ Size: TypeAlias = int | None
 # The maximum total size, in bytes, of the values in a `pa.binary()` array.
 _MOST_BYTES = 2**31 - 1
 
-# With "value_rowids", a row may have at most this many more sequences than values. The limit prevents
-# malicious row numbers from exhausting the memory.
+# With "value_rowids", the number of sequences in a row may exceed the number of values by at most this. The
+# limit prevents malicious row numbers from exhausting the memory.
 _MOST_EMPTY = 2**20
 
 _Ints: TypeAlias = npt.NDArray[np.int64]

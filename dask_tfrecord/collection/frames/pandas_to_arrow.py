@@ -184,7 +184,7 @@ def _check_family(source: pa.DataType, target: pa.DataType) -> None:
 PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
 PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
 
-# Types of objects that Arrow can store if all objects of a column have the same type.
+# Arrow can store objects of these Python types, provided that all objects of a column have the same type.
 _STORABLE = (*PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
 # The exceptions that a conversion to Arrow raises if a value does not fit the type.

@@ -390,7 +390,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
 
 
 def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
-    """Return remedies: arguments with which `read_tfrecord` can read all features in ``drifts``."""
+    """Return the arguments with which `read_tfrecord` can read all features in ``drifts``."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}

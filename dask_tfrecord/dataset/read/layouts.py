@@ -150,8 +150,8 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
 
 
 # Matches the path of a file in a numbered set. The groups are the text before the numbers, the file's index,
-# the number of files in the set, the text after the numbers, and a codec suffix. The codec suffix may differ
-# between files of one set.
+# the number of files in the set, the text after the numbers, and a codec suffix. Files of one set may have
+# different codec suffixes.
 _MEMBER = re.compile(
     r"((?:.*\D)?)(\d{1,9})-of-(\d{1,9})((?:[^\d/][^/]*?)??)((?:\.(?:gz|gzip|zz|zlib|zst|zstd|lz4|bz2|xz))?)",
     re.DOTALL,
@@ -167,9 +167,9 @@ _MOST = 10_000
 def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
     """Warn if files of a numbered set are missing from a directory or a glob.
 
-    A missing file causes no warning if no glob of the caller matches the name of the file. Files that the
-    caller passed by their full names cause no warning. ``is_checked`` is a mask that is False for files that
-    are not read, and for files of sets that a description lists.
+    A missing file causes no warning if no glob of the caller matches the name of the file. A file whose exact
+    path the caller passed causes no warning about other files of the set. ``is_checked`` is a mask that is
+    False for files that are not read, and for files of sets that a description lists.
     """
     globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
     sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}

@@ -115,7 +115,7 @@ class Partition(PlannedPartition):
         return rows_at(table, wanted)
 
     def read_column_file(self, most_bytes: int) -> pa.Table | None:
-        """Read the rows of a partition with one split from the split's column file.
+        """Read the rows of a partition from a column file. The partition must consist of a single split.
 
         Return None if the records must be decoded, or if the rows take more than ``most_bytes`` bytes.
         """

@@ -185,7 +185,7 @@ def write_group(
     """Write rows of a group to a spill file with a section for each target partition of the group.
 
     ``table`` must contain the row ids and all columns. ``count`` is the approximate number of spill files
-    whose sections a reader will merge.
+    from which the task of a partition will merge sections.
     """
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width

@@ -353,7 +353,8 @@ def data_files(store: Store) -> FileList:
 def visible_files(
     store: Store, snapshot: Snapshot | None = None, listed: Store | FoundFiles | None = None
 ) -> FileList:
-    """List the files in the root of the store, except files of open runs and files that a commit replaces.
+    """List the files in the root of the store, without the files of open runs and the files that an
+    unfinished commit replaces.
 
     ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
     necessary. ``listed`` is an existing listing of the files. If ``listed`` is None, the function lists the

@@ -380,9 +380,9 @@ class Restore(_Replacement):
         """Move files listed only by the newest version to the directory of kept files. Move files listed only
         by the older version back to their original paths.
 
-        A restored file that is not in the newest version counts as a new file. Raise FileRemovedError if the
-        older version no longer exists. Raise FileChangedError if the two versions list different files at the
-        same path.
+        In the returned change, a restored file that the newest version does not list counts as a new file.
+        Raise FileRemovedError if the older version no longer exists. Raise FileChangedError if the two
+        versions list different files at the same path.
         """
         assert newest is not None  # `follow` raises an error if `newest` is None
         try:

@@ -120,7 +120,7 @@ _MANY = 64
 
 
 class Listing(NamedTuple):
-    """The files that paths, globs and directories specify.
+    """The files that match the caller's paths, globs and directories.
 
     The root of ``store`` is the first path that the caller passed. The files in ``files`` are in row order.
     ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Directory

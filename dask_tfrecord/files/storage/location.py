@@ -88,7 +88,9 @@ class ExpectedFile:
 
     @property
     def is_read_at_once(self) -> bool:
-        """True if one request can read the whole file, and the file has no stamp to compare."""
+        """True if one request can read the whole file, and the listing contains no modification time or ETag
+        to compare.
+        """
         return self.whole and not self.stamp and 0 < (self.size or 0) < REQUEST_BYTES
 
     def check(self, now: dict[str, Any]) -> None:

@@ -74,7 +74,9 @@ class Store(Location, ABC):
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Store":
-        """Open the filesystem of a path or URL, with the path as root, and drop all cached listings."""
+        """Open the filesystem of a path or URL. The path becomes the root. Cached directory listings are
+        dropped.
+        """
         text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -158,7 +160,8 @@ class Store(Location, ABC):
     def _create(self, path: str, durable: bool) -> AbstractContextManager[BinaryIO]: ...
 
     def create_exclusively(self, path: str, data: bytes) -> None:
-        """Create a file with these bytes. If the file exists, leave it unchanged and raise FileExistsError.
+        """Create a file with the content ``data``. If the file exists, leave it unchanged and raise
+        FileExistsError.
 
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
         concurrent calls succeeds. On any other filesystem, exclusive creation works only among the threads of
@@ -486,8 +489,8 @@ class UploadingStore(Store):
 
     @contextmanager
     def _create(self, path: str, durable: bool) -> Iterator[BinaryIO]:
-        # A file that is smaller than a block is uploaded with one request. A larger file needs one or more
-        # requests for each block.
+        # A file that is smaller than a block is uploaded with one request. A file of at least one block needs
+        # one or more requests for each block.
         file = self.fs.open(path, "wb", block_size=REQUEST_BYTES)
         try:
             yield file
