@@ -70,7 +70,7 @@ def keyword_or_default(
 
 
 def limit_memory_pool() -> None:
-    """Limit how much memory this process keeps for later batches, as ``dask-tfrecord.memory-pool`` sets."""
+    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes."""
     key = f"{_NAME}.memory-pool"
     configured = dask.config.get(key, default=None)
     if configured is None:

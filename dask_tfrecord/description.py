@@ -116,7 +116,8 @@ class Facts(OpenedPath):
     def kept_bytes(self) -> int:
         """The stored size in bytes of the replaced files that only earlier versions need.
 
-        `Dataset.expire` first expires the earlier versions, and then removes the files that only they need.
+        `Dataset.expire` removes these files after the earlier versions have expired and a grace period has
+        passed.
         """
         plan = self._opened()
         return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])
@@ -239,9 +240,7 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest value of ``low`` and the greatest value of ``high``, or None if there are only
-    nulls.
-    """
+    """Return the smallest value of ``low`` and the greatest of ``high``, each None if all values are null."""
     lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
     return min(lows, default=None), max(highs, default=None)
 

@@ -234,8 +234,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         """Write files beside the data files, so that another library can read the dataset.
 
         Reads that use the snapshot ignore the exported files. Reads without the snapshot use the exported
-        ``features.json`` and ``dataset_info.json``. Without the snapshot, the exported files
-        determine which columns and files are read, and how many records each file must contain.
+        ``features.json`` and ``dataset_info.json``. These two files then determine which columns and files
+        are read, and how many records each file must contain.
 
         An overwrite of the dataset removes the exported files. Call `export` again after an append, because
         the exported files describe only the earlier rows.

@@ -161,10 +161,10 @@ class Maintenance(OpenedPath):
             files are compacted.
         keep_versions : bool, optional
             If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
-            restored. With ``keep_versions=True``, the replaced files move to the hidden directory
-            ``_tfrecord/kept``, until `expire` removes them. If ``keep_versions`` is False, remove the
-            replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's
-            configuration, or True if that value is not set.
+            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, until `expire`
+            removes them. If ``keep_versions`` is False, remove the replaced files and the earlier versions.
+            The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is
+            not set.
 
         Returns
         -------
@@ -225,9 +225,8 @@ class Maintenance(OpenedPath):
 
         If partition values or statistics show that all rows of a file pass the filters, `delete` drops the
         file without opening it. If partition values or statistics show that no row can pass the filters,
-        `delete` keeps the file without opening it. `delete` reads all files that partition values and
-        statistics cannot decide. A file that loses some rows is written again, and blocks that keep all of
-        their rows are copied unchanged.
+        `delete` keeps the file without opening it. `delete` reads all other files. A file that loses some
+        rows is written again, and blocks that keep all of their rows are copied unchanged.
 
         If only deleted rows have a category, `delete` removes the category from the column. To find
         categories that only deleted rows have, `delete` reads files with categorical columns. The search ends
@@ -251,10 +250,10 @@ class Maintenance(OpenedPath):
             If ``dry_run`` is True, change nothing, and return what the call would delete.
         keep_versions : bool, optional
             If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
-            restored. With ``keep_versions=True``, the replaced files move to the hidden directory
-            ``_tfrecord/kept``, until `expire` removes them. If ``keep_versions`` is False, remove the
-            replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's
-            configuration, or True if that value is not set.
+            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, until `expire`
+            removes them. If ``keep_versions`` is False, remove the replaced files and the earlier versions.
+            The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is
+            not set.
 
         Returns
         -------

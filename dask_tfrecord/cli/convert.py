@@ -32,7 +32,7 @@ from dask_tfrecord.row_selection import filter_mask
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)
 
-# Maps each codec to the file name suffix by which Dask and pandas recognise the codec of a text file.
+# Maps each codec of text files to the file name suffix by which Dask and pandas recognise the codec.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
 # Types are inferred from this many bytes of the first CSV file.
 _SAMPLE_BYTES = 1 << 24

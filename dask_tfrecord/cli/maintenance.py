@@ -32,8 +32,8 @@ _SPLIT = (
     *options.COMPUTING,
 )
 def verify_command(path: Any, as_json: bool, **how: Any) -> None:
-    """The command reports files that differ from the snapshot, and features that do not fit their columns.
-    The exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
+    """Differences are files that differ from the snapshot, and features that do not fit their columns. The
+    exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
     """
     start = time.perf_counter()
     with computing("Verifying"):

@@ -53,7 +53,7 @@ def nested(type_: pa.DataType, depth: int) -> pa.DataType:
     return nested(pa.list_(type_), depth - 1) if depth else type_
 
 
-# Maps the kernel's reasons why an undamaged record does not fit the schema to error messages.
+# Maps each reason of the kernel to an error message, for undamaged records that do not fit the schema.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",

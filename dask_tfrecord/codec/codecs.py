@@ -402,7 +402,7 @@ class _Source:
 
 # Each function below decompresses a complete file. If ``inside`` is True, the input starts at a block inside
 # the file. The argument ``inside`` matters only for gzip and zlib: the rest of a deflate stream has no
-# header. Only the checksum follows the stream.
+# header, and only the checksum follows the stream.
 
 
 def decompress_gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:

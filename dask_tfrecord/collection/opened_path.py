@@ -69,7 +69,7 @@ class OpenedPath:
         return discovery.plan(self._opened(request), request, _each(self._path)).with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
-        """Return ``columns`` as a schema; by default, the columns requested when the path was opened."""
+        """Return the schema of ``columns``, in this order; by default, of the columns that were requested."""
         if (names := self._names if columns is None else columns) is None:
             return plan.schema
         return plan.schema.select(existing_names(plan.schema, "columns", names))

@@ -92,8 +92,8 @@ def read_tfrecord(
 
         A mapping sets the types of some columns, instead of the inferred or stored types. In a mapping, the
         type None drops the column. A complete schema lists all columns. With a complete schema, no type is
-        inferred, and features outside the schema are not read. Besides Arrow types, ``schema`` accepts
-        strings such as ``"int64"``, and types of NumPy, pandas and Python.
+        inferred, and features outside the schema are not read. In a mapping, a type may be an Arrow type, a
+        string such as ``"int64"``, or a type of NumPy, pandas or Python.
 
         A complete schema may come from another library: pass the path of a ``schema.pbtxt`` of TensorFlow
         Metadata, the path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message of
@@ -110,20 +110,20 @@ def read_tfrecord(
 
         If ``path`` is a directory without a snapshot, only directory names below ``path`` are used; for
         globs, files and lists, all directory names of the path are used. A key whose values are all integers
-        in canonical form (``7``, not ``07``) becomes an int64 column. A key with any other value becomes a
-        string column. If ``hive`` is a mapping, it sets the types of the partition columns. A partition
-        column that the mapping names replaces a feature of the same name. The value
-        ``__HIVE_DEFAULT_PARTITION__`` is read as null. If the path of a file lacks a key, the key is null in
-        the rows of that file. With ``hive=False``, directory names are ignored.
+        in canonical form (``7``, not ``07``) becomes an int64 column. Any other key becomes a string column.
+        If ``hive`` is a mapping, it sets the types of the partition columns. A partition column that the
+        mapping names replaces a feature of the same name. The value ``__HIVE_DEFAULT_PARTITION__`` is read as
+        null. If the path of a file lacks a key, the key is null in the rows of that file. With
+        ``hive=False``, directory names are ignored.
     use_snapshot : bool, default True
         If the directory has a snapshot, ``use_snapshot=True`` reads the files that the snapshot lists.
         ``use_snapshot=False`` reads all files in the directory as if another tool had written them.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
         the rows that meet all conditions. A list of lists of conditions selects the rows that meet all
-        conditions of any inner list. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``,
-        ``in``, ``not in``, ``is`` and ``is not``. With ``is`` and ``is not``, the value None stands for
-        nulls, and the value NaN for both nulls and NaN. A null meets only conditions with the operators
+        conditions of at least one inner list. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``,
+        ``>=``, ``in``, ``not in``, ``is`` and ``is not``. With ``is`` and ``is not``, the value None stands
+        for nulls, and the value NaN for both nulls and NaN. A null meets only conditions with the operators
         ``is`` and ``not in``. Values of floating-point columns are compared as 32-bit floats, because
         TFRecord stores 32-bit floats. The name "point/x" refers to the field "x" of the struct column
         "point".
@@ -162,14 +162,14 @@ def read_tfrecord(
 
         Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
         read, even if the files are compressed. Uncompressed files of other tools are first read once, in
-        parallel, to find where records begin. After `Dataset.add_snapshot`, no extra read is needed to find
-        where records begin. Neighbouring files that are smaller than ``blocksize`` share a partition if their
-        partition columns have the same values.
+        parallel, to find where records begin. After `Dataset.add_snapshot`, this extra read is not needed.
+        Neighbouring files that are smaller than ``blocksize`` share a partition if their partition columns
+        have the same values.
     partition_by : str or list of str, optional
         The partition columns that divide the rows into Dask partitions. With ``partition_by``, each Dask
         partition contains exactly the rows of one key. A key is a combination of values of the named columns,
-        where null counts as a value. With ``partition_by``, ``ddf.map_partitions(function, meta=...)`` calls
-        the function once for each key, without a shuffle.
+        where null counts as a value. ``ddf.map_partitions(function, meta=...)`` then calls the function once
+        for each key, without a shuffle.
 
         All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
         are neither split nor joined: ``blocksize`` has no effect, and ``max_corrupt`` applies to each file.
@@ -197,8 +197,8 @@ def read_tfrecord(
 
         If the payload of a record is damaged or is not a valid message, only this record is lost. If the
         length of a record is damaged, all bytes up to the next record with valid checksums are lost. With
-        every ``on_corrupt``, the read raises if a file was replaced after the read had listed the file. With
-        every ``on_corrupt``, a value that does not fit its column raises.
+        every ``on_corrupt``, the read raises if a file was replaced after the read had listed the file, or if
+        a value does not fit its column.
     read_options : dict, optional
         Options that few reads need:
 
@@ -229,7 +229,7 @@ def read_tfrecord(
             If True, verify the checksum of each record's payload. With ``verify_crc=False``, damaged values
             may be read as valid values. The checksums of the record lengths are always verified. With
             ``verify_crc=False``, the checksum that a snapshot stores for a complete file is verified only if
-            the file's modification time differs from the snapshot.
+            the file's modification time differs from the time in the snapshot.
 
             With ``verify_crc=False``, the read skips large values of columns that are not requested. For
             example, reading only the labels of images is many times faster. Only values of at least 32 KiB

@@ -143,8 +143,9 @@ def to_tfrecord(
         written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns, for example of object columns, whose dtype does not determine a
-        type. Besides Arrow types, ``schema`` accepts strings such as ``"int64"``, and types of NumPy, pandas
-        and Python. If the type cannot hold a value exactly, the write raises `SchemaError` and names the row.
+        type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type of NumPy,
+        pandas or Python. If the type cannot hold a value exactly, the write raises `SchemaError` and names
+        the row.
 
         Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
         that it has in the Parquet files. For any other object column, the write computes one partition after
@@ -181,10 +182,9 @@ def to_tfrecord(
         directory, the home directory or the root of a filesystem.
     keep_versions : bool, optional
         If ``keep_versions`` is True, an overwrite keeps the earlier versions, which
-        ``read_tfrecord(version=...)`` reads. With ``keep_versions=True``, replaced files move to the hidden
-        directory ``_tfrecord/kept``. If ``keep_versions`` is False, an overwrite removes the earlier
-        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that
-        value is not set.
+        ``read_tfrecord(version=...)`` reads. The replaced files then move to the hidden directory
+        ``_tfrecord/kept``. If ``keep_versions`` is False, an overwrite removes the earlier versions. The
+        default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that value is not set.
     partition_on : str or list of str, optional
         The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
@@ -204,10 +204,10 @@ def to_tfrecord(
         get the same split in every write.
     colocate : bool, default False
         If ``colocate`` is True, first move all rows with equal values in the columns of ``partition_on`` into
-        one partition. With ``colocate=True``, each directory gets one file, or several files if size limits
-        require several. With ``colocate=True``, hashes of the partition values determine the order of the
-        directories. The rows move through temporary files, as with ``shuffle``, so they need not fit into
-        memory. Within a directory, the rows keep their order unless ``shuffle`` is True.
+        one partition. Each directory then gets one file, or several files if size limits require several.
+        Hashes of the partition values then determine the order of the directories. The rows move through
+        temporary files, as with ``shuffle``, so they need not fit into memory. Within a directory, the rows
+        keep their order unless ``shuffle`` is True.
     shuffle : bool, default False
         If ``shuffle`` is True, shuffle all rows over all files. With ``shuffle=True`` and ``colocate=True``,
         the rows of each directory are in random order. The rows move through temporary files at the

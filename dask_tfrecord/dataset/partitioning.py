@@ -49,7 +49,7 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Map each partition column to its values in the directories, as text.
+    """Map each partition column to the text of the column's value in each directory.
 
     The columns are in the order in which their names first appear in ``directories``. The text is null if the
     value is null, or if the directory has no level with the name of the column. Raise SchemaError if a
@@ -69,8 +69,8 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if all texts are null or canonical 64-bit integers. Return string otherwise, or if all
-    texts are null.
+    """Return int64 if one or more texts are not null and all of these texts are canonical 64-bit integers.
+    Otherwise, return string.
     """
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():

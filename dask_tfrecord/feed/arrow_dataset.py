@@ -108,7 +108,7 @@ class ArrowDataset(pads.FileSystemDataset):
         cache_metadata: bool | None = None,
         memory_pool: Any = None,
     ) -> "Scan":
-        """Return a `Scan`, which reads the rows of a query with the methods of `pyarrow.dataset.Scanner`.
+        """Return a `Scan`, which reads the rows of a query and has the methods of `pyarrow.dataset.Scanner`.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class ArrowDataset(pads.FileSystemDataset):
                 yield from partition(piece).stream()
 
     def _partitioner(self, names: list[str], predicate: Predicate | None) -> Callable[[int], Partition]:
-        """Plan the read of the columns ``names`` of the rows that pass ``predicate``.
+        """Plan the read of the columns ``names``, for the rows that pass ``predicate``.
 
         The fragments of a dataset share the latest plan.
         """

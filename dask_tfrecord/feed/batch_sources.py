@@ -1,8 +1,8 @@
 """Define the sources of batches: a dataset on disk, or the partitions of a Dask collection.
 
 The records of several pieces are shuffled in a window, and stay encoded until a batch needs them. Decoding
-only the records of one batch at a time, in batch order, takes less time and memory than decoding whole pieces
-and then copying the rows of each batch.
+the records of a batch together, in the order of the batch, takes less time and memory than decoding whole
+pieces and then copying the rows of each batch.
 """
 
 import hashlib

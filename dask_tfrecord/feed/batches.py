@@ -1,7 +1,7 @@
 """Implement `iter_batches`, which returns Arrow record batches of an exact size, shuffled, sharded and
 resumable.
 
-The data of a source is read in pieces, such as blocks of files. If a seed is set, the pieces are shuffled
+The data of a source is read in pieces, such as blocks of files. With ``shuffle``, the pieces are shuffled
 first, and then the rows within each window of several pieces. A shard is a range of positions in the row
 order of an epoch. The position of an iteration consists of the remaining rows of the current window, and of
 the ranges of rows after this window. The permutation of a window depends only on the seed, the epoch and the
@@ -88,8 +88,8 @@ def iter_batches(
         How the rows are shuffled. By default, and with False, the rows are not shuffled. With True or
         "buffer", the blocks of the files are shuffled first, and then the rows within each shuffle buffer.
         With "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled together. "blocks" takes
-        less memory than a shuffle buffer, but mixes only rows of blocks that are shuffled together. With
-        "blocks", the rows have the order of `RecordTable.block_order`. "blocks" requires a path.
+        less memory than a shuffle buffer, but a batch mixes rows of only these blocks. With "blocks", the
+        rows have the order of `RecordTable.block_order`. "blocks" requires a path.
     seed : int, default 0
         The seed of the random row order. The order depends on both ``seed`` and ``epoch``.
     shuffle_buffer : int, default 65536

@@ -77,8 +77,8 @@ def scan_tfrecord(
     FileNotFoundError
         If the path has no files to read.
     SchemaError
-        SchemaError If the requested columns contradict the columns of the files, or if a column has decimals
-        of 256 bits, which Polars does not support.
+        If the requested columns contradict the columns of the files, or if a column has decimals of 256 bits,
+        which Polars does not support.
 
     Examples
     --------

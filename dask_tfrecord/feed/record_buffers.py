@@ -125,7 +125,7 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     path, count = file.path[len(store.join("")) :], sum(counts)
     stored = open_column_file(store, beside).rows_of(path, file.size, file.crc32c, count)
     offsets = None if stored is None else stored.offsets(0, count)
-    # If the snapshot does not record the codec, the file may be compressed. The last offset in a compressed
+    # If the snapshot does not record the codec, the file may be compressed. The last offset of a compressed
     # file differs from the size of the file.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None

@@ -115,8 +115,8 @@ class RecordTable:
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``. With ``filters``, the table contains only the rows that pass the filters. Opening a table
         with ``filters`` reads the filter columns from all files in which rows may pass. If ``on_corrupt``
-        skips damage, the table contains only undamaged records. If ``on_corrupt`` skips damage, opening the
-        table reads all files, and reading a record reads a whole block.
+        skips damage, the table contains only undamaged records, opening the table reads all files, and
+        reading a record reads a whole block.
 
     Attributes
     ----------

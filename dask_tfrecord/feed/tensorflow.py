@@ -205,9 +205,9 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
 
 Engine = Literal["kernel", "native"]
 
-# The average record size in bytes above which "native" is the default engine. In addition to the copies for
-# an Arrow batch, the engine "kernel" copies the bytes twice. After each batch, the C library returns the
-# memory of the two additional copies to the system.
+# The smallest average record size in bytes for which "native" is the default engine. In addition to the
+# copies for an Arrow batch, the engine "kernel" copies the bytes twice. After each batch, the C library
+# returns the memory of the two additional copies to the system.
 _LARGE_RECORD_BYTES = 1 << 18
 
 # A block of this many bytes is allocated and freed once. After a block of this size is freed, glibc keeps

@@ -328,7 +328,7 @@ def _write_file(
         left = max(0, max_bytes - content)
         buffer = writer.buffer()
         size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
-        if need:  # the next record does not fit into the buffer
+        if need:  # not even one record fits into the buffer
             if content and need > left + SPARE_BYTES:
                 buffers.give_back(buffer)
                 break

@@ -144,7 +144,7 @@ def sample_split(
     kernel: Callable[..., Result] = feed
     if options.damage.skips:  # a later read of the file counts, reports and quarantines the damage
         options = replace(options, damage=DamagePolicy("skip"))
-        kernel = partial(scan, verify_crc=False)  # `feed.check` verifies and parses the records before
+        kernel = partial(scan, verify_crc=False)  # `feed.check` has already verified and parsed the records
     file = RecordFile(store, split, options)
     path = file.path
     try:

@@ -93,7 +93,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            # Import late, because this module loads the whole package.
+            # Import late, because importing `failures` loads the whole package.
             from dask_tfrecord.cli.failures import one_line_errors
 
             with _printable_errors(), one_line_errors(ctx):
@@ -109,7 +109,7 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        # Import late, because this module loads the whole package.
+        # Import late, because importing `failures` loads the whole package.
         from dask_tfrecord.cli.failures import printable
 
         text = printable(" ".join(error.format_message().split()))

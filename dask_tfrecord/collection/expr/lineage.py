@@ -177,8 +177,8 @@ def _dtype(source: Expr, name: str) -> Any:
 def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
-    An overwrite removes the old files after all rows are written, so the new dataset would be correct. If a
-    worker is lost, Dask repeats the tasks of that worker, even after the commit. A repeated task would not
+    An overwrite removes the old files after all rows are written, so the new dataset would be correct. But if
+    a worker is lost, Dask repeats the tasks of that worker, even after the commit. A repeated task would not
     find its input files, and the write would fail although it is committed. Reads of other formats need no
     check, because an overwrite refuses directories that contain anything but TFRecord files.
     """
@@ -202,9 +202,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """If the store's filesystem is an fsspec cache, return a store on the cached filesystem, else an equal
-    store.
-    """
+    """Return a store on the filesystem that an fsspec cache reads from, or else on the same filesystem."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner

@@ -146,10 +146,10 @@ Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 class Decision(NamedTuple):
     """The rewrites of a read that are legal in one pass of the optimizer.
 
-    ``predicate`` is None if the consumers need all rows. If ``predicate`` is not None, it is true for every
-    row that a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of
-    partitions. ``skips_rows`` is True if the read may leave out single rows for which the predicate is false,
-    because no other read returns the same rows.
+    ``predicate`` is None if the consumers need all rows. Otherwise, the predicate is true for every row that
+    a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
+    ``skips_rows`` is True if the read may leave out single rows for which the predicate is false, because no
+    other read returns the same rows.
     """
 
     predicate: Predicate | None

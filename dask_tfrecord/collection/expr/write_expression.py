@@ -69,7 +69,7 @@ def list_spills(reports: list[Report]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
 ) -> Report:
-    """Read the spilled rows of a group of partitions, and spill them again for each partition."""
+    """Read the spilled rows of a group of partitions. Spill them again for each partition of the group."""
     try:
         written = regroup(run, spills, group, shuffle, route)
         index, count = group * route.chunks + chunk, route.groups * route.chunks

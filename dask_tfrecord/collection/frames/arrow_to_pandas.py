@@ -49,7 +49,7 @@ def to_pandas(
     if not table.num_rows:  # a table without chunks contains no dictionaries, and so no categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
-    arrays: dict[str, Any] = {}  # pandas does not merge extension arrays into blocks
+    arrays: dict[str, Any] = {}  # the extension arrays, which pandas does not merge into blocks
     objects: dict[str, Any] = {}
     numbers: dict[str, pa.ChunkedArray] = {}
     for item, column in zip(schema.fields, table.columns, strict=True):

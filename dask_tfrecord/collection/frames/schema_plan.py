@@ -44,12 +44,11 @@ def plan_schema(
 ) -> Schema:
     """Plan the schema of a Dask collection or of a pandas DataFrame. The columns keep their order.
 
-    If ``sample`` is None, ``meta`` contains all rows. If ``sample`` is not None, ``sample(names)`` yields
-    computed partitions with the named columns. ``sample`` is called only for columns whose dtype does not
-    determine the Arrow type: columns of objects or of unknown categories. Partitions are computed only until
-    each column passed to ``sample`` has a type. ``known`` contains the types of columns whose dtype no longer
-    determines the type, such as large strings. If ``write_index`` is True, the index levels become the first
-    columns.
+    If ``sample`` is None, ``meta`` contains all rows. Otherwise, ``sample(names)`` yields computed partitions
+    with the named columns. ``sample`` is called only for columns whose dtype does not determine the Arrow
+    type: columns of objects or of unknown categories. Partitions are computed only until each column passed
+    to ``sample`` has a type. ``known`` contains the types of columns whose dtype no longer determines the
+    type, such as large strings. If ``write_index`` is True, the index levels become the first columns.
 
     Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
     stays unknown.

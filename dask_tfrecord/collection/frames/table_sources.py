@@ -47,9 +47,9 @@ def is_records(rows: list[Any]) -> bool:
 def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
     """Convert a list of dicts to a table. The type of each column is inferred from its values.
 
-    The table contains every column in ``types``, but a column's type may differ from ``types``. A key that a
-    dict lacks is null, both in rows and in the dicts of a struct column. ``title`` is the path that error
-    messages show. An error about a value contains the position of the row in the list.
+    The table contains at least the columns in ``types``, but a column's type may differ from ``types``. A key
+    that a dict lacks is null, both in rows and in the dicts of a struct column. ``title`` is the path that
+    error messages show. An error about a value contains the position of the row in the list.
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
@@ -106,7 +106,7 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
     return structs(made, column.is_valid(), [*fields.values()])
 
 
-# Rows are converted together in batches of at most _ROWS rows and about _BYTES bytes.
+# Rows are converted together in batches of about _BYTES bytes. A batch of a DataFrame has at most _ROWS rows.
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 

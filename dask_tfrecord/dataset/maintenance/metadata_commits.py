@@ -223,7 +223,7 @@ def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList
 
 
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
-    """Remove a kept file if the newest version has a copy of the file at the original path.
+    """Remove a kept file of which the newest version has a copy at the original path.
 
     A commit that replaces the file at the original path first copies the file to ``path``, and then removes
     the original. If a newer version exists after the removal, restore ``path`` from the backup, because a

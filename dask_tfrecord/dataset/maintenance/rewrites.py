@@ -94,8 +94,8 @@ def write_again(
     """Write the records of ``sources`` to one new file, and write a column file if the run writes column
     files.
 
-    The run writes ``count`` files, and ``number`` is the index of the new file. ``is_removed`` is a mask of
-    the records to leave out, and requires that there is only one source.
+    The name of the new file contains ``number`` and ``count``. ``is_removed`` is a mask of the records to
+    leave out, and requires that there is only one source.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))

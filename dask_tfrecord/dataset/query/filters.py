@@ -278,8 +278,8 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # There is no translation. Arrow may, for example, compare the value by other rules than comparison keys
-    # do.
+    # There is no translation. For example, Arrow may compare the value by rules that comparison keys do not
+    # follow.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()

@@ -211,7 +211,7 @@ class ColumnReads:
 
     def _costly_lists(self, split: Split, stored: StoredRows) -> str:
         """Return the reason why decoding all records is faster than reading lists from the column file.
-        Return "" if decoding is slower.
+        Return "" if decoding is not faster, or if no lists are read.
         """
         if not any(column.depth for column in self._wanted.columns):
             return ""

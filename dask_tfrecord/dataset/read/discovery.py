@@ -316,9 +316,9 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # Use the blocks of a data file of this library even if the file's ETag or modification time has
-            # changed. No writer reuses the name of a data file of this library for other content. If the
-            # content of the file did change, the record checksums would not match.
+            # Use the blocks of a data file of this library even if the ``stamp`` of the file has changed. No
+            # writer reuses the name of a data file of this library for other content. If the content of the
+            # file did change, the record checksums would not match.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))

@@ -167,9 +167,10 @@ _MOST = 10_000
 def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
     """Warn if files of a numbered set are missing from a directory or a glob.
 
-    A missing file causes no warning if no glob of the caller matches the name of the file. A file whose exact
-    path the caller passed causes no warning about other files of the set. ``is_checked`` is a mask that is
-    False for files that are not read, and for files of sets that a description lists.
+    A missing file causes no warning if no glob of the caller matches the file. A directory counts as a glob
+    that matches all files. A file whose exact path the caller passed causes no warning about other files of
+    the set. ``is_checked`` is a mask that is False for files that are not read, and for files of sets that a
+    description lists.
     """
     globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
     sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}

@@ -46,7 +46,7 @@ class PlannedPartition:
     # The files that were left out because of the statistics in a snapshot. The task checks that the pruned
     # files are unchanged, because the statistics of a changed file prove nothing.
     pruned_files: FileList | None = None
-    predicate: Predicate | None = None  # Only `read_possible` uses this predicate, to leave out rows.
+    predicate: Predicate | None = None  # Lets `read_possible` leave out rows; has no effect on `read`.
     predicate_fields: tuple[Field, ...] = ()  # The columns of `predicate`, without partition columns.
 
     def __repr__(self) -> str:

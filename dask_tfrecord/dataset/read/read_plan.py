@@ -300,8 +300,8 @@ class ReadPlan:
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
-        """Return the files of a partition that statistics exclude but partition values do not exclude. The
-        task checks the excluded files for changes.
+        """Return the files that statistics exclude but partition values do not exclude. The task checks the
+        returned files for changes.
 
         ``outcomes`` contains the possible outcomes of the predicate if statistics are ignored.
         """
@@ -315,7 +315,7 @@ class ReadPlan:
         return FileList.joined(found) if found else None
 
     def _rows(self, index: int) -> slice:
-        """Return a slice of the splits that belong to a partition."""
+        """Return the indices of the splits of a partition as a slice."""
         starts = self.partitions.starts
         return slice(int(starts[index]), int(starts[index + 1]))
 

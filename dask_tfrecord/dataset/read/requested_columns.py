@@ -161,7 +161,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[str, object] | None:
-    """Return the family and the unit of a time type, or None for all other types."""
+    """Return the properties of a time type that define the meaning of integers, or None for other types."""
     return (family(type_), getattr(type_, "unit", str(type_))) if is_temporal(type_) else None
 
 

@@ -1,9 +1,9 @@
 """Read spill files: regroup the rows, or merge and write the rows of a target partition.
 
 The sections of a target partition are sorted, so an external merge sort merges them. The merge reads the
-pieces of all sections in several passes, ordered by the first row of each piece. After each pass, the merge
-writes all rows that sort before the first row of every unread piece. Even if the partition is large, a task
-keeps only the pieces of one pass and the rows left from the previous pass in memory.
+pieces of all sections in one or more passes, ordered by the first row of each piece. After each pass, the
+merge writes all rows that sort before the first row of every unread piece. Even if the partition is large, a
+task keeps only the pieces of one pass and the rows left from the previous pass in memory.
 """
 
 import sys

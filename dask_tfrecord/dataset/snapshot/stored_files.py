@@ -45,8 +45,8 @@ from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
 # The columns that are stored in column files as well as in the data files: a tuple of names, or "scalars".
-# The value "scalars" stands for all columns with one number, boolean, date, time or text in each record. If
-# the tuple is empty, column files store only the offsets of the records.
+# The value "scalars" stands for all columns of numbers, booleans, dates, times and text, except lists. If the
+# tuple is empty, column files store only the offsets of the records.
 Columnar: TypeAlias = tuple[str, ...] | Literal["scalars"]
 
 
@@ -387,9 +387,9 @@ class Base:
 class Stored(NamedTuple):
     """How the file list of a snapshot is stored.
 
-    ``path`` is the path of the Parquet file, for error messages. The next append may store only the files
-    that it adds to the file list of ``base``. ``added`` contains the snapshot's files that are not in the
-    file list of ``base``.
+    ``path`` is the path of the Parquet file, for error messages. ``added`` contains the snapshot's files that
+    are not in the file list of ``base``. The next append may store only the files of ``added`` and the files
+    that the append adds.
     """
 
     path: str

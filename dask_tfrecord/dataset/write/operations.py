@@ -535,10 +535,9 @@ class Delete(_Rewrite):
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
         """Leave out the categories that occur only in deleted rows.
 
-        If another write has committed since the unused categories were found, new rows may contain unused
-        categories. After a commit of another write, ordered columns keep all categories. Unordered columns
-        lose the unused categories. After a commit of another write, the list of categories of an unordered
-        column no longer counts as complete.
+        If another write has committed since the unused categories were found, new rows may contain these
+        categories. In that case, ordered columns keep all categories. Unordered columns lose the unused
+        categories, but the list of categories no longer counts as complete.
         """
 
         def used(item: Field) -> Field:
@@ -559,8 +558,8 @@ class Delete(_Rewrite):
 def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_versions: bool) -> Change:
     """Return the `Change` of a write that replaces data files.
 
-    If ``keep_versions`` is False, the new version becomes the oldest version. The commit of a new oldest
-    version removes the snapshots, column files and kept data files of all earlier versions.
+    If ``keep_versions`` is False, the new version becomes the oldest version. The commit then removes the
+    snapshots, column files and kept data files of all earlier versions.
     """
     names = store.names(METADATA_DIRECTORY)
     exported = exported_files(store) if name_of(EXPORTS) in names else []

@@ -91,8 +91,8 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 
     The result does not include files in the staging directory. The paths in ``present`` and ``listed`` are
     relative to the root. A run removes its staging directory last, so a run without a staging directory has
-    left no files. A data file that names a run without a staging directory was copied here, or belongs to
-    another dataset in a subdirectory.
+    left no files. A data file whose name contains the id of a run without a staging directory was copied
+    here, or belongs to another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]

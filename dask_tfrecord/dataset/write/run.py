@@ -174,8 +174,8 @@ class WriteRun:
         self.store.touch(self.staged(name))
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names of the files in the run's staging directory. ``found`` is an existing listing. If
-        ``found`` is None, the function lists the files.
+        """Return the names in the run's staging directory. ``found`` is an existing listing. If ``found`` is
+        None, the function lists the staging directory.
         """
         return (found or self.store).names(staged(self.run, "").rstrip("/"))
 

@@ -510,7 +510,7 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: 
 
 
 def close_run(store: Store, run: str) -> None:
-    """End a run whose replaced files have been removed: create ``_SUCCESS``, and remove the staging
+    """End a run whose replaced files have been removed or moved: create ``_SUCCESS``, and remove the staging
     directory.
     """
     store.touch(store.join(SUCCESS))

@@ -147,8 +147,8 @@ class LinkFollowingDisk(LocalFileSystem):
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
     """If a file has several paths because of links, keep only one path. Prefer the path without links.
 
-    A path with links is kept only if it contains partition directories that the path without links lacks,
-    because the rows then get different values in the partition columns.
+    Another path of the file is kept only if it contains partition directories that the path without links
+    lacks, because the rows then get different values in the partition columns.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found

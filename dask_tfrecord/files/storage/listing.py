@@ -247,7 +247,7 @@ def list_directory(store: Store | FoundFiles) -> FileList:
 
 
 def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]:
-    """Find files below the store's root by the names that `FileList.names` contains.
+    """Find files below the store's root by their names, which have the form of `FileList.names`.
 
     Return two file lists: a list with a row for each name, which is null if no file has the name, and a list
     of all other visible files.

@@ -78,7 +78,7 @@ class SFTP(SFTPFileSystem):
             except OSError as error:
                 if self._client.get_channel().closed:
                     raise paramiko.SSHException("the connection was closed") from error
-                # The text of the exception is the server's answer.
+                # The text of an OSError without an error number is the server's answer.
                 if type(error) is OSError and error.errno is None:
                     path = args[0] if args and isinstance(args[0], str) else None
                     raise OSError(errno.EIO, f"the SFTP server answers {str(error)!r}", path) from error
