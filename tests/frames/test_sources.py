@@ -144,7 +144,7 @@ def outcome(write: Callable[[Path], Any]) -> tuple[Any, ...]:
         return contents(Path(place) / "data"), snapshot.columns, snapshot.custom_metadata, snapshot.partitions
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(10, settings().max_examples * 6 // 10))
 @given(data=st.data(), rows=st.integers(1, 8))
 def test_a_stream_gives_what_dask_gives(data: st.DataObject, rows: int) -> None:
     """In tables of any size; a shuffle moves the rows of each table as Dask moves those of a partition."""
