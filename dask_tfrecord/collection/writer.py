@@ -193,10 +193,10 @@ def to_tfrecord(
         of values that occurs in the partition.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
-        records. Reading or filtering columns stored in Parquet files does not decode the records. Other tools
-        read only the records. "scalars" stands for all columns of numbers, booleans, dates, times and text.
-        ``columnar=[]`` stores only the offsets of the records. By default, an append stores the same columns
-        in Parquet files as the dataset.
+        records. Reading or filtering columns stored in Parquet files does not decode the records. Tools other
+        than this package read the records, and ignore the Parquet files. "scalars" stands for all columns of
+        numbers, booleans, dates, times and text. ``columnar=[]`` stores only the offsets of the records. By
+        default, an append stores the same columns in Parquet files as the dataset.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names

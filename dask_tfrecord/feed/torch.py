@@ -222,8 +222,8 @@ class TFRecordBatches(IterableDataset[Any]):
         self._epoch = 0  # The epoch of the next iteration in this process.
         self._batches: Batches | None = None  # The `Batches` object of the newest iteration.
         self._ended = False  # True if the newest iteration has returned all batches.
-        # The epoch that began after a state from the end of an epoch was loaded. The value becomes None when
-        # the first batch of the epoch is requested.
+        # The index of the epoch that follows a loaded state, if the state was saved at the end of an epoch.
+        # The value becomes None when the first batch of the epoch is requested.
         self._unused: int | None = None
         self._loaded: State | None = None  # The loaded state from which the next iteration continues.
         self._loader = os.getpid()  # The id of the process that loaded the state.

@@ -380,7 +380,9 @@ class _RecordStream:
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Copy an error that `take` raised. Add the path, and the index that the row had before sorting."""
+        """Copy an error that `take` raised. The copy names the path of the file, and the index that the row
+        had before the rows were sorted.
+        """
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error

@@ -171,8 +171,8 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     """Join ascending ranges with gaps of at most ``gap`` bytes.
 
-    A joined range is read in one step. To limit the size of joined ranges, two ranges are joined only if they
-    start between the same two multiples of `TABLE_BYTES`.
+    A joined range is read in one step. Two ranges are joined only if both start between the same two
+    multiples of `TABLE_BYTES`, which limits the size of a joined range.
     """
     is_first, is_last = np.ones((2, len(starts)), bool)
     numbers = starts // TABLE_BYTES

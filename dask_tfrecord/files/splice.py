@@ -61,7 +61,7 @@ from dask_tfrecord.files.window import changed_since_snapshot, read_exactly, rec
 from dask_tfrecord.schema.fields import Field, Schema
 
 # A block: the decompressed content, the number of records, and the stored bytes. The content is valid until
-# the next block is read. If the content must be compressed, the stored bytes are empty.
+# the next block is read. The stored bytes are empty if the content must first be compressed.
 StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
 # The number of bytes that one step copies.

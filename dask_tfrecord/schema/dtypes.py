@@ -1,6 +1,7 @@
 """Name the pandas dtypes of written columns, so that a read can restore the dtypes.
 
-The names are pandas' own names, but ``str[...]`` and ``string[...]`` add the storage of the strings.
+A dtype has the name that pandas uses. The names of string dtypes also contain the storage of the strings, as
+in ``str[pyarrow]`` and ``string[python]``.
 """
 
 import re

@@ -175,7 +175,7 @@ class ColumnReads:
             yield partition.with_partition_values(table.select(self._wanted.names), partition.schema)
 
     def column_bytes(self, split: Split, choice: Choice) -> int:
-        """Return how many bytes of the column file are read by `possible`, `choose` and `read`."""
+        """Return how many bytes of a split's column file the methods `possible`, `choose` and `read` read."""
         stored = self._stored.get(split)
         if stored is None:
             return 0

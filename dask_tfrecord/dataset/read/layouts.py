@@ -403,8 +403,8 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
     """Among the directories whose file names suggest several splits or versions, return the directories that
     TFDS describes.
 
-    This search is needed only for globs and lists of files, which do not include the description files. The
-    listing of a directory includes the description files.
+    The function looks for description files only if the caller passed globs or lists of files, which do not
+    include description files. The listing of a directory includes the description files.
     """
     if listing.base:
         return frozenset()

@@ -137,7 +137,7 @@ class Appender:
             discard(run)
 
     def _new_run(self) -> None:
-        """Forget the files of the last run. A new run begins when the next file is written."""
+        """Forget the files of the last run. The next file that is written begins a new run."""
         self._run = None
         self._entries: list[FileEntry] = []
         self._staged_bytes = 0

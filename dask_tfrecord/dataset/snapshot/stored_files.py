@@ -313,7 +313,7 @@ def _checked_column_files(stored: pa.ChunkedArray) -> pa.StructArray:
 
 
 def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
-    """Return, for each file, the version that added the newest row of the file.
+    """For each file, return the newest version that added a row of the file.
 
     The stored version is null for files that the snapshot itself adds. If the Parquet file has no column of
     versions, all files count as added by the snapshot.

@@ -346,7 +346,9 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
 
 
 def data_files(store: Store) -> FileList:
-    """List the visible files in the root of the store, except files that are clearly not TFRecord files."""
+    """List the visible files in the root of the store, except files that their names or contents show not to
+    be TFRecord files.
+    """
     return without_side_files(store, visible_files(store))
 
 
