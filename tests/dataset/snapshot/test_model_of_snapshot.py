@@ -94,7 +94,7 @@ def test_what_was_stored_comes_back() -> None:
 
 def test_the_page_of_the_format_lists_the_keys_that_are_stored() -> None:
     page = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
-    table = page.partition("has the key `dask_tfrecord`")[2].partition("### Schema")[0]
+    table = page.partition("### Metadata")[2].partition("### Schema")[0]
     described = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     filled = {
         "partial": True,
