@@ -98,7 +98,7 @@ JOBS = {
     "infer columns and types": Job("infer", "foreign", tables=("tabular",)),
     "count records": Job("count", "foreign", tables=("tabular",)),
     "read one big file": Job("read", "big", tables=("tabular",)),
-    "read 10,000 small files": Job("read", "small", tables=("tabular",), on_disk=FAST),
+    "read 1,000 small files": Job("read", "small", tables=("tabular",), on_disk=FAST),
 }
 
 

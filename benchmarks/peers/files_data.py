@@ -21,7 +21,7 @@ BATCH_ROWS = {"tabular": 8192, "recsys": 8192, "wide": 8192, "images": 32}
 DIVISORS = (4096, 1024, 256, 64, 16, 4, 1)
 
 FILES = 8
-SMALL_ROWS = 100  # of each of the 10,000 small files
+SMALL_ROWS = 1_000  # of each of the 1,000 small files
 KEY, KEYS = "key", 200
 
 _KINDS = {"int64": "int", "float": "float", "string": "byte", "bytes": "byte"}

@@ -10,16 +10,16 @@ from benchmarks.peers.report import HERE, MEDIA, OURS, ROOT, capped, claim, feed
 README = ROOT / "README.md"
 
 REASONS = """\
-- **Light.** A CPU second reads {read} times as many rows of a table as TensorFlow's fastest way to parse
-  the same files. Neither TensorFlow nor a JVM is needed.
-- **Like Parquet.** Types, partition directories, filters and lengths work as they do with Parquet. A CPU
-  second writes {write} times as many rows as `to_parquet`.
-- **Your files as they are.** Columns and types are inferred from the files of any writer, at {infer} times
-  the rate of tfx-bsl. TFDS directories also bring shapes, splits and class names.
-- **All or nothing.** Readers see the old or the new data, whatever fails. A soak test kills
-  workers and clients at random, and no row was lost or duplicated.
-- **Ready to train.** Batches are exact, sharded, shuffled and resumable. For PyTorch, a CPU second gives
-  {feed} times as many rows as TensorFlow's fastest input pipeline.
+- **Light.** Per CPU second, dask_tfrecord reads {read} times as many rows of a table as TensorFlow's fastest
+  parser. It needs neither TensorFlow nor a JVM.
+- **Like Parquet.** Types, partition directories, filters and lengths work as they do with Parquet. Per CPU
+  second, dask_tfrecord writes {write} times as many rows as `to_parquet`.
+- **Your files as they are.** Columns and types are inferred from the files of any writer, {infer} times as
+  many rows per CPU second as with tfx-bsl. TFDS directories provide shapes, splits and class names, too.
+- **All or nothing.** Readers see the old or the new data, whatever fails. In a soak test that kills workers
+  and clients at random, no row was lost or duplicated.
+- **Ready to train.** Batches are sharded and shuffled, and a resumed run continues at the exact row. Per CPU
+  second, PyTorch receives {feed} times as many rows as from TensorFlow's fastest input pipeline.
 """
 
 # GitHub's colours of text and of links, which are legible on its light and dark pages.
