@@ -21,6 +21,7 @@ from dask_tfrecord.feed.resume_position import (
     check_sealed,
     checked_states,
     describe,
+    divide_parts,
     epoch_of,
     sealed,
 )
@@ -122,7 +123,21 @@ class BlockSampler(Sampler[Numbers]):
         parts = [(worker, self._workers) for worker in range(self._workers)]
         with calling(BlockSampler.__init__):
             shard, order = checked_shard(self._shard or distributed_shard() or (0, 1)), self._order(epoch)
-            return [begin(self._plan, order, shard, part, states) for part in parts]
+            begun = [begin(self._plan, order, shard, part, states) for part in parts]
+        if self._takes_turns(begun):
+            return begun
+        # The states were taken with another batch size, which divided the rows at other multiples.
+        spans = [span for one in begun for span in one.spans]
+        return [divide_parts(self._plan, begun[0].shard, spans, part) for part in parts]
+
+    def _takes_turns(self, begun: list[Beginning]) -> bool:
+        """Return whether only the last batch is incomplete if the workers return their batches in turn."""
+        sizes = [total_size(one.spans) for one in begun]
+        batches = [-(-size // self._plan.batch_size) for size in sizes]
+        *rests, last = [size % self._plan.batch_size for size in sizes]
+        return (
+            not any(rests) and (not last or batches[-1] == max(batches)) and max(batches) - min(batches) < 2
+        )
 
     def _order(self, epoch: int) -> Order:
         return self._table.epoch_order(self._plan.seed, epoch)

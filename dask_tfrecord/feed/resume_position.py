@@ -210,7 +210,7 @@ def begin(
     for one in found:
         if one.part[:2] == part:
             return one
-    return _divided_parts(plan, found[0].shard, _of_shard(found, shard[0]), part)
+    return divide_parts(plan, found[0].shard, _of_shard(found, shard[0]), part)
 
 
 def _beginning(state: State) -> Beginning:
@@ -245,10 +245,11 @@ def _not_together(what: str) -> TFRecordError:
 
 def _divided(plan: Plan, spans: list[Span], shard: Fraction, part: Fraction) -> Beginning:
     of_shard = rows_of_shard(spans, shard, plan.source.counts is not None, plan.uneven)
-    return _divided_parts(plan, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
+    return divide_parts(plan, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
 
 
-def _divided_parts(plan: Plan, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
+def divide_parts(plan: Plan, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
+    """Return the rows of a part of a shard, whose remaining rows are ``spans``."""
     step = 1 if plan.source.counts is None else plan.batch_size
     return Beginning(shard, Share(*part, _whole(spans, step)), rows_of_part(spans, part, step))
 

@@ -128,6 +128,20 @@ def test_every_row_once_after_other_ranks_and_workers_resumed(dataset: TFRecordT
     assert sorted(found) == list(range(ROWS))
 
 
+@pytest.mark.parametrize(("size", "other"), [(7, 16), (16, 7), (50, 7)])
+def test_every_row_once_after_the_batch_size_changed(dataset: TFRecordTable, size: int, other: int) -> None:
+    """The rows of the same workers were cut at multiples of the first batch size."""
+    for stop in (0, 1, 4):
+        interrupted = BlockSampler(dataset.table, size, workers=2)
+        iterator = iter(interrupted)
+        found = [row for _ in range(stop) for row in next(iterator).tolist()]
+        resumed = BlockSampler(dataset.table, other, workers=2)
+        resumed.load_state_dict(interrupted.state_dict())
+        batches = ids(resumed)
+        assert all(len(batch) == other for batch in batches[:-1])
+        assert sorted(found + [row for batch in batches for row in batch]) == list(range(ROWS))
+
+
 def test_a_state_of_another_table_or_seed_is_refused(dataset: TFRecordTable, tmp_path: Path) -> None:
     state = BlockSampler(dataset.table, 10, rank=0, world_size=2).state_dict()
     dask_tfrecord.to_tfrecord(pd.DataFrame({"id": np.arange(ROWS)}), tmp_path / "data")
