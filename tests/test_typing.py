@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from strides import IS_QUICK
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests" / "helpers" / "user_script.py"
@@ -61,7 +62,13 @@ def test_the_examples_pass_pyright(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+# mypy takes 20 seconds, because it has no cache of the packages that the script imports.
+ONLY_AT_LENGTH = pytest.mark.skipif(
+    IS_QUICK, reason="mypy checks the script where no DASK_TFRECORD_EXAMPLES is set"
+)
+
+
+@pytest.mark.parametrize("checker", [pytest.param("mypy", marks=ONLY_AT_LENGTH), "pyright"])
 def test_the_script_passes_a_checker_that_finds_wrong_types(folder: Path, checker: str) -> None:
     """The checker sees this library's types, not Any. One run checks both files, because a run takes long."""
     pytest.importorskip(checker)  # not installed with the oldest Dask
