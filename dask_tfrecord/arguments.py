@@ -70,7 +70,7 @@ def keyword_or_default(
 
 
 def limit_memory_pool() -> None:
-    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes."""
+    """Let this process keep at most ``dask-tfrecord.memory-pool`` bytes of memory for later batches."""
     key = f"{_NAME}.memory-pool"
     configured = dask.config.get(key, default=None)
     if configured is None:
@@ -140,7 +140,7 @@ class ShuffleKeywords(TypedDict, total=False):
 
 
 class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, total=False):
-    """Declare the keywords for batches of rows in functions that always detect the codec."""
+    """Declare the batch keywords of functions that always detect the codec."""
 
 
 class BatchKeywords(ReadKeywords, ShuffleKeywords, total=False):
@@ -180,7 +180,7 @@ class CollectionKeywords(RequestKeywords, total=False):
 
 
 class FileOptionKeywords(TypedDict, total=False):
-    """Declare the options in the ``write_options=`` of a `Writer`."""
+    """Declare the options that a `Writer` accepts in ``write_options=``."""
 
     compression_level: int | None
     max_rows_per_file: int | None
@@ -188,7 +188,7 @@ class FileOptionKeywords(TypedDict, total=False):
 
 
 class WriteOptionKeywords(FileOptionKeywords, total=False):
-    """Declare the options in the ``write_options=`` of `to_tfrecord`, which few writes need."""
+    """Declare the options in ``write_options=``, which few calls of `to_tfrecord` need."""
 
     max_files_per_task: int | None
     npartitions: int | None
@@ -271,8 +271,8 @@ def mappings(**values: Any) -> None:
 
 
 def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
-    """Validate and copy a dict of options, such as ``read_options=``. Raise for an option that is no
-    parameter of ``known``.
+    """Validate and copy a dict of options, such as ``read_options=``. Raise if an option is not a parameter
+    of ``known``.
     """
     mappings(**{keyword: given})
     names = [*signature(known).parameters]
@@ -398,7 +398,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
 
 
 def duration(keyword: str, value: Any) -> timedelta:
-    """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative.
+    """Convert a timedelta, or a string such as "12 hours", to a non-negative timedelta.
 
     A number without a unit raises, even "0", because pandas would interpret the number as nanoseconds.
     """
@@ -415,7 +415,7 @@ def duration(keyword: str, value: Any) -> timedelta:
 
 
 def record_limit(value: Any) -> int:
-    """Return ``max_record_bytes=`` in bytes. Raise if the limit exceeds protobuf's 2 GiB - 1 byte."""
+    """Return ``max_record_bytes=`` in bytes, or raise if it exceeds protobuf's limit of 2 GiB - 1 byte."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
         raise _wrong(

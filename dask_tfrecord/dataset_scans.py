@@ -118,7 +118,9 @@ def _described(
 
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
-    """Raise if the TFDS description omits data files, because every read of the snapshot would then raise."""
+    """Raise TFRecordError if the TFDS description omits data files, because every later read of the snapshot
+    would fail.
+    """
     read = {*dataset.files.paths}
     others = [path for path in visibility.data_files(store).paths if path not in read]
     if others:
@@ -184,7 +186,9 @@ def _verify_files(store: Store, files: FileList, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map each data file's path to a text: how its column file differs from its records, or ""."""
+    """Map the path of each data file to a description of how its column file differs from its records, or to
+    "" if they agree.
+    """
     entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)

@@ -185,9 +185,10 @@ class Facts(OpenedPath):
 
         The rows for the fields of a struct column follow the row for the column. The columns of the table are
         ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
-        ``nulls``, ``min`` and ``max`` (of the values, or of the values in lists), ``min_length`` and
-        ``max_length`` (of lists). Statistics come from the snapshot. A statistic is None if unknown, for
-        example if filters exclude an unknown part of a file.
+        ``nulls`` (the number of nulls), ``min`` and ``max`` (the least and the greatest value of a scalar
+        column), and ``min_length`` and ``max_length`` (of the lists of a list column). Statistics come from
+        the snapshot. A statistic is None if it is unknown, for example if it is unknown how many rows of a
+        file pass the filters.
         """
         rows = [self._column(one) for item in self._selected.fields for one in item.family]
         names = [one.name for item in self._selected.fields for one in item.family]
@@ -240,7 +241,9 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest value of ``low`` and the greatest of ``high``, each None if all values are null."""
+    """Return the minimum of ``low`` and the maximum of ``high``. For an array with only nulls, the bound is
+    None.
+    """
     lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
     return min(lows, default=None), max(highs, default=None)
 
@@ -261,8 +264,8 @@ _BY_STATISTICS = "the statistics in the snapshot exclude all rows"
 def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation":
     """Report which bytes of which files a Dask collection reads, and why.
 
-    `explain` decodes no record. If column files contain the columns that filters use, tasks read these
-    columns and evaluate the filters, as a computation of the collection does.
+    `explain` decodes no record. If column files contain the columns that filters use, `explain` reads these
+    columns and evaluates the filters, just as a computation of the collection does.
 
     Parameters
     ----------
@@ -357,7 +360,7 @@ class Explanation:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many files are opened, not opened and left out, and how many bytes are stored and read."""
+        """The numbers of opened, unopened and left-out files, and the numbers of stored and read bytes."""
         files = [report for of_task in self.partitions for report in of_task]
         return {
             "files_opened": len({report.file for report in files if report.data_bytes}),
@@ -398,13 +401,15 @@ class Explanation:
 
     @property
     def _ends(self) -> list[str]:
-        """The lines of text below the table."""
+        """The lines below the table: the number of files not listed, and a summary."""
         more = sum(map(len, [*self.partitions, self.left_out])) - _MOST_LINES
         return [*([f"and {counted(more, 'more file')}"] if more > 0 else []), _summary(self.totals)]
 
 
 def _cells(report: SplitReport, start: int) -> tuple[str, ...]:
-    """Return the cells of a table row. Omit the first ``start`` characters, which all paths share."""
+    """Return the cells of a table row. Omit the first ``start`` characters of the path, which all paths
+    share.
+    """
     numbers = (f"{number:,}" for number in (report.data_bytes, report.column_bytes, report.stored_bytes))
     return (_RUN_ID.sub("…", report.file[start:]), report.read, *numbers, report.rule)
 

@@ -1,9 +1,9 @@
 """Define the exceptions and warnings of this library.
 
-An error states what is wrong, where, and what to do. The code that detects a problem sets the fields that it
-knows, such as ``record``. Callers add missing fields, such as the path, with the context manager `located`.
-Public functions add the path, and the name of the function, to an error. An error that a worker raises
-reaches the client with all fields.
+An error message states what is wrong, where the problem is, and what to do. The code that detects a problem
+sets the fields that it knows, such as ``record``. Callers add missing fields, such as the path, with the
+context manager `located`. Public functions add their own name and the path to an error. An error that a
+worker raises reaches the client with all fields.
 
 If an argument would solve the problem, the error suggests this argument as a :class:`Remedy`. The remedies
 that several errors share are defined at the end of this module. An error message shows the remedies that the
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 READ = "read_tfrecord"
 OPEN = "open_dataset"
 
-# For each function that errors may name, this dict contains the keywords that the function accepts. The
+# Maps the name of each function that an error may mention to the keywords that the function accepts. The
 # decorator `public_function` fills in the keywords.
 KEYWORDS: dict[str, Collection[str]] = {READ: (), OPEN: (), "to_tfrecord": (), "Writer": ()}
 
@@ -87,7 +87,7 @@ class Call(NamedTuple):
 class TFRecordError(ValueError):
     """Base class of the exceptions of this library, except for `NotFoundError`.
 
-    Code that adds or changes a field raises a copy of the error: see `located` and :meth:`replaced`.
+    `located` and :meth:`replaced` add or change fields in a copy of the error.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ class TFRecordError(ValueError):
         What the user can do. A str becomes ``advice``, a `Call` is added to ``calls``, a `Remedy` is added to
         ``remedies``, and None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials. If ``path`` is None, the called
-        public function sets ``path`` to the path argument of the call. In an error about a keyword, ``path``
+        The file or directory that the error is about, without credentials. If ``path`` is None, the public
+        function that the user called sets it to its own path argument. In an error about a keyword, ``path``
         stays None.
     record : int, optional
-        Index of the record in its file, counted from 0. In an error of a write, the index of the row in its
-        partition.
+        Index of the record in its file, counted from 0. For an error during a write, the index of the row in
+        its partition.
     offset : int, optional
         The position at which the damage starts, in bytes from the start of the (decompressed) file.
     feature : str, optional
@@ -110,24 +110,25 @@ class TFRecordError(ValueError):
     advice : str, optional
         The text that says what the user can do, apart from passing an argument or calling a function.
     calls : sequence of Call
-        Calls of other functions that avoid the error.
+        Function calls that would avoid the error.
     remedies : sequence of Remedy
-        The arguments that avoid the error, each with a keyword, a value and an effect. The function that
-        raised the error accepts all of these remedies.
+        The arguments that avoid the error, each with a keyword, a value and an effect. If a public function
+        raises the error, only the remedies that the function accepts remain.
     function : str, optional
-        The public function that accepts the remedies. If ``function`` is None, the called function accepts
-        the remedies. For remedies that the called function does not accept, None selects `read_tfrecord` or
-        `open_dataset`. If ``function`` is an empty string, only the called function accepts the remedies.
+        The public function that accepts the remedies. If the function that the user called does not accept a
+        remedy, the message names ``function`` for it. If ``function`` is None, the message names a suitable
+        function, such as `read_tfrecord` or `open_dataset`. If ``function`` is an empty string, the message
+        leaves out such remedies.
     keyword : str, optional
-        The keyword that the problem is about. If ``keyword`` is None and ``problem`` begins with a keyword of
-        the called function and ``=``, the called function sets ``keyword`` to that keyword.
+        The keyword that the problem is about. By default, the public function that the user called reads the
+        keyword from a ``problem`` that begins with a keyword and ``=``.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
     Attributes
     ----------
     other_remedies : tuple of Remedy
-        Arguments that would avoid the error, but that are not accepted by the function that raised the error.
+        Arguments that would avoid the error, but that the function that raised it does not accept.
     called : str, optional
         The name of the public function that raised the error, or None if a task raised the error.
 
@@ -244,8 +245,8 @@ def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
 
     Only fields that are None in the error are set. A value may be a function, which is called only if an
     error is raised. ``first`` is the index of the first record that the ``with`` block processes. If
-    ``first`` is passed and the error names a record, ``first`` is added to the index of the record, and
-    ``fields`` replace even fields that are not None.
+    ``first`` is passed and the error names a record, ``first`` is added to the index of the record. In this
+    case, ``fields`` also replace values that are already set.
     """
     try:
         yield
@@ -267,7 +268,7 @@ class NotFoundError(FileNotFoundError):
     advice : str, optional
         The text that says what the user can do, apart from calling a function.
     calls : sequence of Call
-        Calls of functions that avoid the error.
+        Function calls that would avoid the error.
 
     Examples
     --------
@@ -311,7 +312,7 @@ def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
 
 
 def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
-    """Return a text like ``x=1 to do this, or y=2 and z=3 to do that``. Insert ``to`` after ``x=1``."""
+    """Return text such as ``x=1 to do this, or y=2 and z=3 to do that``. Insert ``to`` after ``x=1``."""
     texts = []
     for group in _groups(remedies):
         effect = f" to {group[-1].effect}" if group[-1].effect else ""
@@ -440,7 +441,7 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 def check_instance(name: str, value: object, *types: type) -> None:
     """Raise TFRecordError if the value of an argument is not an instance of one of the types."""
-    # A NumPy array without dimensions has the method `__iter__`, but calling the method raises an error.
+    # A zero-dimensional NumPy array has `__iter__`, but calling it raises an error.
     is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
     if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)
@@ -455,7 +456,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a text such as "1 file" or "2,000 files"."""
+    """Return a count with its noun, such as "1 file" or "2,000 files"."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 

@@ -346,8 +346,8 @@ def from_tfds(
 ) -> Schema:
     """Create the schema that a directory of TensorFlow Datasets (TFDS) describes in ``features.json``.
 
-    To read records of TFDS from a directory without ``features.json``, pass the returned schema as
-    ``schema=``.
+    To read TFDS records from a directory without ``features.json``, pass the returned schema to
+    `read_tfrecord` as ``schema=``.
 
     Parameters
     ----------
@@ -397,12 +397,13 @@ def from_tfmd(
     """Create the schema that a TensorFlow Metadata file describes, such as the ``schema.pbtxt`` of TFX.
 
     The page `types <../types.html>`_ lists which column each kind of feature becomes. To read records with
-    the described columns, pass the returned schema, or the path of the file, as ``schema=``.
+    the described columns, pass the returned schema, or the path of the file, to `read_tfrecord` as
+    ``schema=``.
 
     Parameters
     ----------
     file : str, path-like or Schema message of TensorFlow Metadata
-        The path of the file, or the message itself.
+        The path of the file, or a ``tensorflow.metadata.v0.Schema`` message.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional

@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 class cached_property(functools.cached_property[Value]):  # noqa: N801  # the name is in lower case because the class replaces functools.cached_property
     """Cache a computed attribute. Unlike `functools.cached_property` of Python 3.11, use no lock.
 
-    In Python 3.11, all instances share the lock of a `functools.cached_property`. If a process was forked
-    while another thread computed a value, the forked process would wait for this lock forever.
+    In Python 3.11, `functools.cached_property` uses one lock for all instances of a class. If a process is
+    forked while another thread holds the lock, the child process can wait for it forever.
     """
 
     def __init__(self, function: Callable[[Any], Value]) -> None:

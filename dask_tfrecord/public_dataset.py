@@ -31,7 +31,7 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.row_selection import NumberedRows
 from dask_tfrecord.table_operations import Maintenance
 
-# `export` refuses these table formats, because Dask DataFrames have methods that write them.
+# Table formats that `export` refuses, because Dask DataFrames have methods that write them.
 _TABLES = ("csv", "parquet", "json")
 
 
@@ -39,8 +39,9 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     """Read a dataset, describe its files and columns, and manage its versions.
 
     `open_dataset` returns this object. All reads see the version that `open_dataset` opened. Without a
-    snapshot, all reads see the files that `open_dataset` found. If a method of the object commits a version,
-    later reads see this version. A `Dataset` can be pickled, and several threads may share it.
+    snapshot, all reads see the files that `open_dataset` found. If a method of a `Dataset` commits a version,
+    later reads of the `Dataset` see this version. A `Dataset` can be pickled, and several threads may share
+    it.
 
     The class extends `pyarrow.dataset.Dataset`. The methods `to_table`, `to_batches`, `head`, `take`,
     `count_rows`, `scanner`, `filter` and `get_fragments` work as in `pyarrow.dataset.Dataset`. DuckDB finds a
@@ -80,7 +81,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         Parameters
         ----------
         expression : pyarrow.compute.Expression
-            The condition, such as ``pc.field("born") > 1900``.
+            The condition that the rows must meet, such as ``pc.field("born") > 1900``.
 
         Returns
         -------
@@ -117,7 +118,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         dtype_backend: DtypeBackend | None = None,
         **division: Unpack[PartitionKeywords],
     ) -> dd.DataFrame:
-        """Return a Dask DataFrame of the rows, as `read_tfrecord` does.
+        """Return the rows as a Dask DataFrame, like `read_tfrecord`.
 
         Parameters
         ----------
@@ -161,12 +162,12 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         indices : sequence of int or bool
             The indices of the rows, counted from 0 in the row order of `read_tfrecord`. The indices may be in
             any order, and an index may be repeated. As in NumPy, negative indices count from the end, and a
-            boolean mask with an element for each row selects rows. Only rows that pass the filters of the
-            dataset are counted.
+            boolean mask, with an element for each row, selects the rows at which it is True. Only rows that
+            pass the filters of the dataset are counted.
         columns : str, list of str or dict of str to pyarrow.compute.Expression, optional
             The columns of the result, in this order. By default, all columns are read.
         filter : pyarrow.compute.Expression, optional
-            A condition. Only rows that meet the condition are counted.
+            A condition that a row must meet to be counted by ``indices``.
 
         Returns
         -------
@@ -212,8 +213,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         Returns
         -------
         Batches
-            An iterator of `pyarrow.RecordBatch`. After each batch, `Batches.state` is the position of the
-            iteration.
+            An iterator of `pyarrow.RecordBatch`. After each batch, `Batches.state` describes the remaining
+            rows, so that the iteration can be resumed.
 
         Examples
         --------
@@ -238,7 +239,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         are read, and how many records each file must contain.
 
         An overwrite of the dataset removes the exported files. Call `export` again after an append, because
-        the exported files describe only the earlier rows.
+        the exported files do not describe the appended rows.
 
         Parameters
         ----------
@@ -255,7 +256,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         Returns
         -------
         list of str
-            The paths of the written files. The index files of "idx" are in the order of `files`.
+            The paths of the written files. For "idx", the index files are listed in the order of `files`.
 
         Raises
         ------
@@ -312,15 +313,16 @@ def open_dataset(
     Returns
     -------
     Dataset
-        The dataset. If files of the dataset are damaged or missing, the methods `verify`, `history`,
-        `repair`, `restore` and `cleanup` still work, but methods that read rows raise.
+        The dataset. Methods that read rows raise if files of the dataset are damaged or missing, but
+        `verify`, `history`, `repair`, `restore` and `cleanup` still work.
 
     Raises
     ------
     FileNotFoundError
         If there is nothing at the path, or if the dataset does not have the requested ``version``.
     SchemaError
-        If ``columns`` or ``filters`` name an unknown column, or contradict the columns of the files.
+        If ``columns`` or ``filters`` name an unknown column, or cannot be applied to the columns of the
+        files.
 
     See Also
     --------
@@ -345,7 +347,7 @@ def open_dataset(
     >>> people.to_table(columns=["name"], filter=pc.field("born") > 1910).to_pydict()
     {'name': ['Alan']}
     """
-    read_request(columns, **read)  # this call raises an error if an argument is wrong
+    read_request(columns, **read)  # called only to validate the arguments
     dataset = Dataset(path, columns, read)
     try:
         dataset.columns_of(dataset.plan(blocksize=None))
@@ -356,7 +358,9 @@ def open_dataset(
 
 
 def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordError | NotFoundError) -> bool:
-    """Return True if a method that reads no rows, such as `repair`, may fix or explain the error."""
+    """Return True if the path may be opened despite an error, so that methods such as `repair` can fix or
+    report the cause.
+    """
     if any(value is not None for value in (columns, *map(read.get, ("filters", "version")))):
         return False
     if isinstance(error, TFRecordError):

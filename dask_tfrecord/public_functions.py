@@ -21,21 +21,21 @@ from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secr
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Maps each keyword that several functions share to a parameter with the default. The functions
-# `read_request`, `plan_batches` and `iter_batches` declare the shared keywords.
+# Maps each keyword that several functions share to its `inspect.Parameter`, which contains the default. The
+# functions `read_request`, `plan_batches` and `iter_batches` declare the shared keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
-# The keywords `read_options` and `write_options` accept these options, each with a default. The classes
+# The options that the keywords `read_options` and `write_options` accept, each with its default. The classes
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
-# This function is named in errors that are raised during the computation of a Dask collection.
+# The function name in errors that are raised while a Dask collection is computed.
 _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
-# `Dataset` inherits public methods from these classes. Of the `Maintenance` methods, only those in `_READING`
-# use the read keywords of `open_dataset`.
+# `Dataset` inherits public methods from the classes in `_PARTS`. `_READING` lists the only methods of
+# `Maintenance` that use the read keywords of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")
 
@@ -47,7 +47,9 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 def _reader(function: Callable[..., Any]) -> str:
-    """Return `open_dataset` for a method that reads an opened path, otherwise `read_tfrecord`."""
+    """Return `open_dataset` for a method that uses the read keywords of `open_dataset`, otherwise
+    `read_tfrecord`.
+    """
     name = function.__qualname__
     is_opened = name.startswith(("Dataset.", "ArrowDataset.")) or name in _READING
     return OPEN if is_opened else READ
@@ -58,9 +60,9 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 
     The signature lists each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
     KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
-    and hide the secrets in the arguments. An error that names neither a file nor a keyword gets the path
-    argument of the call. Errors that the tasks of a Dask collection raise keep the remedies of the function
-    that created the collection.
+    name another function for the other remedies, and hide the secrets in the arguments. An error that names
+    neither a file nor a keyword gets the path argument of the call. Errors raised in the tasks of a Dask
+    collection suggest keywords of the function that created the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -90,12 +92,12 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 def calling(
     function: Callable[..., Any] | None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Iterator[None]:
-    """Adapt the remedies in errors of a public function or constructor to the keywords that it accepts.
+    """In errors that a call raises, separate the remedies that the called function accepts from the others.
 
     Use `calling` in a ``with`` statement, or as the decorator of a method. If ``function`` is None, a Dask
-    collection is computed, and no remedy is accepted. ``args`` and ``kwargs`` are the arguments of the call,
-    if known. An error that names neither a path nor a keyword gets the path found among ``args`` and
-    ``kwargs``.
+    collection is being computed, and the computation accepts no remedy. ``args`` and ``kwargs`` are the
+    arguments of the call, if known. An error that names neither a path nor a keyword gets the path found
+    among ``args`` and ``kwargs``.
     """
     try:
         yield
@@ -168,7 +170,7 @@ def foreign_keywords() -> tuple[ForeignKeyword, ...]:
 
 
 def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, Any]) -> KeywordError:
-    """Return the error for the keywords in ``given``, which the function does not accept."""
+    """Return the error for ``given``, the keywords that the function does not accept."""
     names = ", ".join(map(repr, given))
     word = "an unexpected keyword argument" if len(given) == 1 else "unexpected keyword arguments"
     advice = {name: _advice(function, known, name, value) for name, value in given.items()}

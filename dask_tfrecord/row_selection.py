@@ -22,15 +22,15 @@ from dask_tfrecord.schema.fields import Schema
 
 
 def filter_mask(table: pa.Table, filters: Sequence[Any]) -> npt.NDArray[np.bool_]:
-    """Return a mask that is True for the table rows that pass filters, by the rules of `read_tfrecord`."""
+    """Return a mask that is True for the table rows that ``filters`` select, as in `read_tfrecord`."""
     predicate = parse_filters(filters, Schema.from_arrow(table.schema, "sequence_example"))
     return np.asarray(pc.fill_null(predicate.mask(table), False))
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# A part of a selection: a partition with one split, the indices of the requested rows in the partition, and
-# the partition's row count.
+# The part of a selection in one partition: the partition (with one split), the indices of the requested rows
+# in the partition, and the partition's row count.
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
@@ -96,7 +96,7 @@ class NumberedRows:
         return rows if self._passing is None else self._passing[rows]
 
     def checked(self, indices: Any) -> Numbers:
-        """Convert row indices or a boolean mask to non-negative row indices.
+        """Validate row indices or a boolean mask, and convert them to non-negative row indices.
 
         Raise IndexError if an index is out of bounds, or if a mask does not have one element for each row.
         """
@@ -124,7 +124,7 @@ class NumberedRows:
     def matching(self, filters: Any) -> Numbers:
         """Return the indices of the rows that pass filters, in ascending order.
 
-        Raise TFRecordError if the read skips damage.
+        Raise TFRecordError if damage is skipped, because reading other columns could skip other records.
         """
         if self.plan.options.damage.skips:
             raise TFRecordError(
@@ -161,7 +161,7 @@ class NumberedRows:
         empty = pa.Table.from_batches([self.schema.no_rows()])
         table = pa.concat_tables([empty, *self._in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
-        # Do not call `take` for rows that are in order, because `take` fails if the rows are too large.
+        # Rows that are in order need no `pyarrow.Table.take`, which fails if the rows are too large.
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
@@ -196,7 +196,7 @@ def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
     """Return a mask of the records that pass the filters.
 
-    If the read skips damage, the mask is True for all rows of the result, because a read of only the filter
+    If the read skips damage, the mask is True for each row of the result, because a read of only the filter
     columns could skip other records than a read of the requested columns.
     """
     predicate = partition.filters
@@ -209,13 +209,15 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 @redact_errors
 def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
-    """Return masks that cover all records of the parts. Adjacent splits of a file are read together."""
+    """Return the records that pass the filters, as one mask for each run of adjacent splits in ``parts``.
+    The splits of a run are read together.
+    """
     return [_passing(_joined(run)) for run in _runs(parts)]
 
 
 @redact_errors
 def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
-    """Read the requested rows of the parts, in order. Adjacent splits of a file are read together."""
+    """Read the requested rows of ``parts``, in order. Adjacent splits of a file are read together."""
     return [_read_run(run) for run in _runs(parts)]
 
 
@@ -234,7 +236,8 @@ def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
     """Return True if the splits of the partitions from ``first`` to ``following`` can be read together."""
     start, end, split = (one.splits[0] for one in (first, last, following))
     is_adjacent = end.file.path == split.file.path and end.stop == split.start
-    # Reading a joined split that covers a whole file would verify the checksum of the file.
+    # Do not join splits into one that covers a whole file, because reading it would verify the file's
+    # checksum.
     is_whole = not start.start.offset and split.stop is None
     return is_adjacent and not is_whole and not first.options.damage.skips
 

@@ -58,9 +58,9 @@ class Writer:
     Each commit appends the rows since the last commit. Readers see all rows of a commit or none of them.
 
     A `Writer` is a context manager. When the ``with`` block ends, the `Writer` commits the remaining rows. If
-    the block raises, the `Writer` drops the rows since the last commit, and adds a note to the exception with
-    the numbers of committed and dropped rows. If the process is killed, the dataset stays as the last commit
-    left it.
+    the block raises, the `Writer` drops the rows since the last commit. A note on the exception gives the
+    numbers of committed and dropped rows. If the process is killed, the dataset stays as the last commit left
+    it.
 
     Several writers, in one process or in several, may write to the same dataset. If several threads share a
     `Writer`, their calls run one after the other.
@@ -79,27 +79,28 @@ class Writer:
         partition columns, and a new dataset has none.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files, as in `to_tfrecord`. By default, each commit stores
-        the same columns as the version that the `Writer` last read or committed.
+        the same columns in Parquet files as the version that the `Writer` last read or committed.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record of a new dataset. ``record_type="infer"`` selects "bytes" for
-        lists of bytes, and "example" for other rows.
+        The type of the message in each record of a new dataset. ``record_type="infer"`` selects "bytes" if
+        the rows are bytes objects, otherwise "example".
     lossy : {"default", "warn", "allow", "raise"}
         How the `Writer` treats values that are rounded to 32-bit floats, as in `to_tfrecord`.
     commit_every : int, str or timedelta, optional
-        The limit at which `write` commits: a number of rows, such as ``10_000``, a size of the rows in
-        memory, such as ``"64 MiB"``, or a time since the last commit, such as ``"2 s"``. Only calls of
-        `write` check the time. To check the time without new rows, call ``write([])``. By default, only
+        The limit at which `write` commits: a number of rows (``10_000``), a size of the rows in memory
+        (``"64 MiB"``), or a time since the last commit (``"2 s"``). The time limit is checked only when
+        `write` is called. To check the time limit without adding rows, call ``write([])``. By default, only
         `commit` and the end of the ``with`` block commit.
     schema_change : "add", optional
-        With ``schema_change="add"``, ``schema`` may name new columns, and wider types for the columns of an
-        existing dataset, as in `to_tfrecord`. With ``schema_change="add"``, other writes may add columns
-        while the `Writer` is open. By default, the columns must not change.
+        With ``schema_change="add"``, ``schema`` may add columns to an existing dataset and widen the types of
+        its columns, as in `to_tfrecord`. With ``schema_change="add"``, other writes may add columns while the
+        `Writer` is open. By default, the columns must not change.
     write_options : dict, optional
-        The options ``compression_level``, ``max_rows_per_file`` and ``max_bytes_per_file`` of `to_tfrecord`.
-        By default, a file has at most 128 MiB before compression. Rows wait in memory until they have about
-        the size of a file, but at most 128 MiB. The `Writer` then writes the waiting rows to files.
+        The options of `to_tfrecord` that apply to files: ``compression_level``, ``max_rows_per_file`` and
+        ``max_bytes_per_file``. By default, a file has at most 128 MiB before compression. Rows wait in memory
+        until they have about ``max_bytes_per_file`` bytes, but at most 128 MiB. The `Writer` then writes the
+        waiting rows to files.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -108,11 +109,11 @@ class Writer:
     Attributes
     ----------
     version : int or None
-        The newest version of the dataset that this `Writer` has read or committed. ``version`` is None if the
-        dataset has no version.
+        The newest version of the dataset that this `Writer` has read or committed. ``version`` is None until
+        the dataset has a version.
     metadata : dict of str to str
-        The ``custom_metadata`` of ``version``. A restarted program can read from ``metadata`` where to
-        continue.
+        The ``custom_metadata`` of ``version``. If each commit stores a position in ``metadata``, a restarted
+        program can continue from there.
 
     Raises
     ------
@@ -199,7 +200,7 @@ class Writer:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The ``custom_metadata`` of `version`. Without a version, the dict is empty."""
+        """The ``custom_metadata`` of `version`, or an empty dict if `version` is None."""
         return {} if self._snapshot is None else dict(self._snapshot.custom_metadata)
 
     @property
@@ -223,21 +224,22 @@ class Writer:
             column that a dict lacks becomes null. A bytes object is a complete record. A single dict or bytes
             object is one row. An empty list adds no row.
         custom_metadata : mapping of str to str, optional
-            Metadata that is committed together with the rows, such as the position of the rows in a source.
+            Metadata that is committed together with the rows, such as the position up to which their source
+            has been read.
 
         Raises
         ------
         SchemaError
             If the columns of the rows differ from the columns of the dataset, or if a value does not fit its
-            column. A call that raises this error adds no row. If the call commits, it can also raise the
-            errors of `commit`.
+            column. A call of `write` that raises SchemaError adds no row. If the call commits, it can also
+            raise the errors of `commit`.
         OSError
-            If the rows cannot be stored, for example because the disk is full. All rows of the failed call
-            then wait in memory. Call `commit` to try to store the waiting rows again. Until `commit`
-            succeeds, `write` raises, so that no row is added twice.
+            If the rows cannot be stored, for example because the disk is full. After an OSError, all rows of
+            the failed call wait in memory. Call `commit` to try to store the waiting rows again. Until
+            `commit` succeeds, `write` raises, so that no row is added twice.
         TFRecordError
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
-            stored. A call that raises this error adds no row.
+            stored. A call of `write` that raises TFRecordError adds no row.
         """
         with self._lock:
             self._check_open()
@@ -282,10 +284,11 @@ class Writer:
         Raises
         ------
         SchemaError
-            If another write has changed the columns of the dataset. The error closes the `Writer`.
+            If another write has changed the columns of the dataset. A SchemaError in `commit` closes the
+            `Writer`.
         OSError
-            If the rows cannot be stored, for example because the disk is full. Call `commit` again after such
-            a failure: no row is lost or added twice.
+            If the rows cannot be stored, for example because the disk is full. After an OSError, call
+            `commit` again: no row is lost or added twice.
         TFRecordError
             If the `Writer` is closed, or if the columns are unknown because no rows were written.
         """
@@ -299,7 +302,7 @@ class Writer:
     def close(self) -> None:
         """Commit the rows since the last commit, and close the `Writer`.
 
-        If the commit fails, the rows are dropped, as if a ``with`` block had raised.
+        If the commit fails, the uncommitted rows are dropped.
         """
         with self._lock:
             if self._is_closed:
@@ -344,7 +347,9 @@ class Writer:
             raise TFRecordError("the Writer is closed", "make another Writer")
 
     def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
-        """Convert rows to tables with the columns of the dataset. Plan the columns if no plan exists."""
+        """Convert rows to tables with the columns of the dataset. If no write plan exists yet, make one from
+        the rows.
+        """
         plan, record_type = self._appender.plan, self._record_type
         rows = [rows] if isinstance(rows, Mapping | bytes) else rows
         if isinstance(rows, list | tuple):
@@ -402,7 +407,7 @@ class Writer:
         return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
-        """Plan the appends to a directory without a snapshot. The first rows determine the columns."""
+        """Plan how to append rows to a directory without a snapshot. The first rows determine the columns."""
         keys, levels = self._keys or [], source.levels(None)
         planned = source.plan(self._given, record_type, keys, levels)
         records = planned.select(name for name in planned.names if name not in keys)

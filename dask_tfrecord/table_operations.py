@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Maintenance(OpenedPath):
     """Inspect or change the versions and files of a dataset. `Dataset` inherits these methods.
 
-    After a method has committed a version, the object reads the new version.
+    After a method has committed a version, the `Dataset` reads the new version.
     """
 
     @public_function
@@ -46,8 +46,8 @@ class Maintenance(OpenedPath):
             - created : time of the commit in UTC; null if this time is unknown
             - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
               "expire" or "index"; null if the mode is unknown
-            - details : how many rows a `delete` removed, which version a `restore` restored, which versions
-              an `expire` expired, or how many files a `repair` dropped; null for other modes
+            - details : for "delete", the number of removed rows; for "restore", the restored version; for
+              "expire", the expired versions; for "repair", the number of dropped files; otherwise null
             - files, rows, bytes : totals of the whole version, not only of the files that the write added
             - run : id of the write, which is part of the names of the files that the write added
             - library : version of this package that created the version
@@ -87,13 +87,14 @@ class Maintenance(OpenedPath):
             - path : path of the file
             - bytes : stored size of the file, in bytes
             - rows : number of intact records
-            - damaged : number of damaged records; a byte range without recognisable records counts as one
+            - damaged : number of damaged records, counting a byte range without recognisable records as one
             - damaged_bytes : number of damaged bytes in the decompressed content
             - offset : byte offset of the first damage in the decompressed content; null without damage
             - reason : description of the first damage; null without damage
-            - drift : how the features in the file differ from the columns; empty without a difference. The
-              columns come from the snapshot, or are inferred from a sample as in `read_tfrecord`. If
-              `read_tfrecord` would read messages as bytes, ``drift`` contains the reason
+            - drift : how the features in the file differ from the expected columns; empty without a
+              difference. The expected columns come from the snapshot, or are inferred from a sample as in
+              `read_tfrecord`. If `read_tfrecord` would return each record as bytes instead of decoding it,
+              ``drift`` contains the reason
             - agrees : false if the file differs from the snapshot; null if there is no snapshot
             - differs : how the file differs from the snapshot; null if there is no snapshot
 
@@ -141,11 +142,11 @@ class Maintenance(OpenedPath):
         `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies
         the checksum of each file. `compact` joins only neighbouring files in the same directory, with the
         same partition values and the same codec. Files whose size is at least half of ``target_bytes`` stay
-        unchanged. `compact` recompresses files of other tools if their stored bytes cannot be joined.
+        unchanged. If the stored bytes of other tools' files cannot be joined, `compact` decompresses and
+        recompresses these files.
 
         Rows that other writes append while `compact` runs are kept. If another write replaces files that
-        `compact` has read, `compact` leaves these files as they are, and commits the compaction of the
-        remaining files.
+        `compact` has read, `compact` skips them, and commits the compaction of the remaining files.
 
         Tasks on the active Dask scheduler write the new files in parallel. If a compaction takes long,
         `compact` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
@@ -161,10 +162,10 @@ class Maintenance(OpenedPath):
             files are compacted.
         keep_versions : bool, optional
             If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
-            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, until `expire`
-            removes them. If ``keep_versions`` is False, remove the replaced files and the earlier versions.
-            The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is
-            not set.
+            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, where they stay
+            until `expire` removes them. If ``keep_versions`` is False, remove the replaced files and the
+            earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True
+            if that value is not set.
 
         Returns
         -------
@@ -176,7 +177,7 @@ class Maintenance(OpenedPath):
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. For files of other tools, `add_snapshot` stores a snapshot.
+            If the directory has no snapshot. If another tool wrote the files, call `add_snapshot` first.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -228,9 +229,10 @@ class Maintenance(OpenedPath):
         `delete` keeps the file without opening it. `delete` reads all other files. A file that loses some
         rows is written again, and blocks that keep all of their rows are copied unchanged.
 
-        If only deleted rows have a category, `delete` removes the category from the column. To find
-        categories that only deleted rows have, `delete` reads files with categorical columns. The search ends
-        once each category of the deleted rows is found in a remaining row.
+        If a category occurs only in deleted rows, `delete` removes the category from the column. To find such
+        categories, `delete` reads the categorical columns of the dropped and rewritten files, and then those
+        of the files with the remaining rows, including files that no filter needs. The search ends once each
+        category of the deleted rows is found in a remaining row.
 
         A single commit deletes all matching rows. If the process is killed before the commit, the dataset
         stays unchanged. Rows that other writes append while `delete` runs are kept, even if they pass the
@@ -244,16 +246,16 @@ class Maintenance(OpenedPath):
         ----------
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
             Filters that select the rows to delete. Exactly the rows that ``read_tfrecord(path,
-            filters=filters)`` returns are deleted. A row with a null in a compared column stays, unless the
-            filters select nulls. The snapshot does not store the filters.
+            filters=filters)`` returns are deleted. A row with a null in a column that the filters compare is
+            kept, unless the filters select nulls. The snapshot does not store the filters.
         dry_run : bool, default False
             If ``dry_run`` is True, change nothing, and return what the call would delete.
         keep_versions : bool, optional
             If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
-            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, until `expire`
-            removes them. If ``keep_versions`` is False, remove the replaced files and the earlier versions.
-            The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is
-            not set.
+            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, where they stay
+            until `expire` removes them. If ``keep_versions`` is False, remove the replaced files and the
+            earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True
+            if that value is not set.
 
         Returns
         -------
@@ -266,7 +268,7 @@ class Maintenance(OpenedPath):
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. For files of other tools, `add_snapshot` stores a snapshot.
+            If the directory has no snapshot. If another tool wrote the files, call `add_snapshot` first.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -332,8 +334,8 @@ class Maintenance(OpenedPath):
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot, or if the dataset does not have this version. The error lists
-            the versions of the dataset.
+            If the directory has no snapshot, or if the dataset does not have this version. For a missing
+            version, the error names the versions of the dataset.
         CorruptRecordError
             If a file of the version is missing, or if its size differs from the snapshot.
         FileChangedError
@@ -381,7 +383,7 @@ class Maintenance(OpenedPath):
     ) -> Commit:
         """Expire old versions of a dataset, and remove the files that only expired versions need.
 
-        A version expires if it is neither one of the newest ``versions`` versions nor younger than
+        A version expires unless it is one of the newest ``versions`` versions or is younger than
         ``older_than``. The newest version never expires. An expired version can no longer be opened or
         restored.
 
@@ -414,8 +416,8 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory has no snapshot.
         OSError
-            If files cannot be removed. Versions may have expired despite the error. Call `expire` again to
-            remove the files.
+            If files cannot be removed. Versions may have expired even if `expire` raises OSError. Call
+            `expire` again to remove the files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
         DestinationError
@@ -462,8 +464,8 @@ class Maintenance(OpenedPath):
         """Remove files that no longer exist from the file list of a dataset.
 
         If something other than this library removed files of a dataset, such as `rm` or a lifecycle rule of a
-        store, reads and writes of the dataset raise. `repair` accepts the loss, and commits a version without
-        the missing files and their rows. If no file is missing, `repair` commits nothing.
+        store, reads and writes of the dataset raise. `repair` commits a version without the missing files and
+        their rows. If no file is missing, `repair` commits nothing.
 
         `repair` opens no data file, and neither drops nor changes a file that exists. `repair` keeps the
         earlier versions, and the rows that other writes append while `repair` runs. If the missing files are
@@ -526,10 +528,10 @@ class Maintenance(OpenedPath):
         older_than: str | timedelta = "1 day",
         dry_run: bool = False,
     ) -> list[str]:
-        """Remove the files of interrupted writes, for example after the client was killed.
+        """Remove the files of interrupted writes, such as a write whose client process was killed.
 
-        `cleanup` removes staged files, and those data files and column files of this library that no snapshot
-        lists. `cleanup` removes leftover files that a committed overwrite should have removed. `cleanup`
+        `cleanup` removes staged files, data files of interrupted writes, and column files, unless a snapshot
+        lists them. `cleanup` removes leftover files that a committed overwrite should have removed. `cleanup`
         keeps the files of other tools, and the files of versions that have not expired. `cleanup` removes the
         files of an expired version if the version expired more than ``older_than`` ago. On S3, `cleanup` also
         aborts incomplete multipart uploads.
@@ -537,10 +539,10 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         older_than : str or timedelta, default "1 day"
-            The minimum age of a write's newest file, by the clock of the store. If the newest file is younger
-            than ``older_than``, all files of the write are kept, because the write may still be running. Pass
-            a duration that exceeds the slowest task of a running write, and the slowest running read of an
-            expired version.
+            How old the newest file of a write must be, by the clock of the store, before the files of the
+            write are removed. If the newest file is younger than ``older_than``, all files of the write are
+            kept, because the write may still be running. Pass more time than the longest task of a running
+            write, and the longest read of an expired version, take.
         dry_run : bool, default False
             If ``dry_run`` is True, remove nothing, and return the files that would be removed.
 
@@ -597,14 +599,15 @@ class Maintenance(OpenedPath):
 
         After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files. With the
         snapshot, `read_tfrecord` opens the dataset without reading any data file, and knows the number of
-        rows. `read_tfrecord` skips files in which no row can pass the filters, and splits large uncompressed
-        files without searching for records. With the snapshot, `take` loads rows by index without first
-        counting all rows. `add_snapshot` does not change the data files.
+        rows. The snapshot also lets `read_tfrecord` skip files in which no row can pass the filters.
+        Because the snapshot lists the blocks of large uncompressed files, `read_tfrecord` splits these files
+        without searching for the starts of records. With the snapshot, `take` loads rows by index without
+        first counting all rows. `add_snapshot` does not change the data files.
 
         Call `add_snapshot` again after files were added, removed or rewritten. A repeated call reads all
         files again. If a dataset that `to_tfrecord` wrote was copied without the modification times of the
-        files, call `add_snapshot` on the copy. For a copied dataset, `add_snapshot` compares the checksums of
-        the files, keeps the columns and types, and stores a snapshot that recognises the copied files.
+        files, call `add_snapshot` on the copy. For a copied dataset, `add_snapshot` verifies the checksums of
+        the files, keeps the columns and types, and stores a snapshot that matches the copied files.
 
         If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
         logger ``dask_tfrecord``.
@@ -667,8 +670,8 @@ class Maintenance(OpenedPath):
         return self._committed(dataset_scans.index(self._path, store, read, columnar))
 
     def _committed(self, snapshot: Snapshot, **details: Any) -> Commit:
-        """Return a `Commit` for the version that a method has committed. The next use of the `Dataset` opens
-        the newest version.
+        """Return a `Commit` for a committed version, and let the next use of the `Dataset` open the newest
+        version.
         """
         self._set(self._path, self._names, self._keywords)
         return Commit.of(snapshot, **details)

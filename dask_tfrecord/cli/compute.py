@@ -1,7 +1,7 @@
 """Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal.
 
-By default, Dask computes in threads of this process. Most of the work runs in C++ without Python's global
-lock, so threads are faster than processes. Threads start at once.
+By default, Dask computes in threads of this process. Most of the work runs in C++ without the GIL, so threads
+are faster than processes. Threads start at once.
 """
 
 import logging
@@ -55,7 +55,7 @@ def _open_client(
     """Connect to a cluster, or start a local cluster. ``stack`` closes the client and the local cluster."""
     from distributed import Client, LocalCluster  # distributed is an optional package
 
-    # Without this level, asyncio would log the tasks that `distributed` cancels after an interrupt.
+    # Without this log level, asyncio would log the tasks that `distributed` cancels after an interrupt.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     if cluster is None:
         with _children_without_interrupts():
@@ -81,7 +81,7 @@ def _children_without_interrupts() -> Iterator[None]:
     """Block SIGINT in the threads and processes that the ``with`` block starts.
 
     A terminal sends Ctrl-C to all processes of a command. If SIGINT were not blocked, workers would print
-    tracebacks. After Ctrl-C, the process of the command ends the workers.
+    tracebacks. After Ctrl-C, the main process ends the workers.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows has no pthread_sigmask
         yield

@@ -1,4 +1,4 @@
-"""Implement the commands `convert`, `export` and `serve`, which pass rows and descriptions to other tools.
+"""Implement the commands `convert`, `export` and `serve`, which exchange data with other tools.
 
 `convert` reads and writes Parquet, CSV and JSON lines with Dask's own readers and writers.
 """
@@ -180,7 +180,7 @@ def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, An
 
 
 def _refusal(type_: Any, format: Format) -> str:
-    """Return what values of ``type_`` a text format cannot store, such as "bytes", or an empty text."""
+    """Name the values of ``type_`` that a text format cannot store, such as "bytes". Return "" if all fit."""
     types = pa.types
     if not isinstance(type_, pa.DataType):
         return "objects of Python" if str(type_) == "object" else ""
@@ -281,13 +281,14 @@ def convert_command(
 ) -> None:
     """SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix.
 
-    Dask reads and writes Parquet, CSV and JSON lines. Each CSV or JSON file becomes, or comes from, one
-    partition. For Parquet, CSV and JSON lines, DST must be a new or empty directory.
+    Dask reads and writes Parquet, CSV and JSON lines. Each CSV or JSON file in SRC becomes one partition, and
+    each CSV or JSON file in DST contains one partition. For Parquet, CSV and JSON lines, DST must be a new or
+    empty directory.
 
     The storage options apply to both SRC and DST, but not to local paths.
 
-    --partition-on works only for TFRecord and Parquet. Of all other write options, only --npartitions and
-    --compression work for every format.
+    --npartitions and --compression work for every format, --partition-on for TFRecord and Parquet, and all
+    other write options only for TFRecord.
     """
     names = ["read_options", *(option.name for option in _READ)]
     read = {name: how.pop(name) for name in names if name in how}

@@ -146,7 +146,7 @@ def _with_options(problem: str, keyword: str) -> str:
 
 
 def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
-    """Return True if the subcommand has an option that accepts the keyword and the value of a remedy."""
+    """Return True if the subcommand has an option for a remedy's keyword that accepts the remedy's value."""
     group, command = ctx.command, ctx.invoked_subcommand
     found = group.get_command(ctx, command) if isinstance(group, click.Group) and command else None
     params = {text: one for one in found.params for text in (*one.opts, *one.secondary_opts)} if found else {}

@@ -32,8 +32,8 @@ _SPLIT = (
     *options.COMPUTING,
 )
 def verify_command(path: Any, as_json: bool, **how: Any) -> None:
-    """Differences are files that differ from the snapshot, and features that do not fit their columns. The
-    exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
+    """Besides damage, the report lists files that differ from the snapshot, and features that do not fit
+    their columns. The exit code is 3 if the report lists a problem, and 0 if all files are intact.
     """
     start = time.perf_counter()
     with computing("Verifying"):
@@ -139,7 +139,7 @@ def history_command(path: str, as_json: bool, **how: Any) -> None:
 
 @options.command("repair", options.PATH, *options.of(Dataset.repair), *options.STORE, options.JSON)
 def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
-    """If files were removed by other means than this library, reads raise an error. Put the files back, or
+    """If files were removed by means other than this library, reads raise an error. Put the files back, or
     run the command to commit a version without the files.
     """
     done = dask_tfrecord.open_dataset(path, **how).repair(dry_run=dry_run)
@@ -235,9 +235,9 @@ def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
 
 @options.command("expire", options.PATH, *options.of(Dataset.expire), *options.STORE, options.JSON)
 def expire_command(path: str, as_json: bool, **how: Any) -> None:
-    """If both --versions and --older-than are passed, a version stays if either option keeps that version.
-    Expired versions can no longer be read. The files of expired versions are removed by the first expire or
-    cleanup after the grace period.
+    """If both --versions and --older-than are passed, a version is kept if either option keeps it. Expired
+    versions can no longer be read. The files of expired versions are removed by the first expire or cleanup
+    after the grace period.
     """
     if not {"versions", "older_than"} & how.keys():
         raise click.UsageError("pass --versions, --older-than or both to say which versions expire")

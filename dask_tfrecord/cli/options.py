@@ -1,7 +1,7 @@
 """Create command-line options from the keywords, defaults and docstrings of public functions.
 
-A subcommand receives the passed options as keyword arguments, and passes the arguments to a public function.
-The condition of the option ``--where`` has Python syntax, but is never executed as Python code.
+A subcommand receives the passed options as keyword arguments, and forwards them to a public function. The
+condition of the option ``--where`` has Python syntax, but is never executed as Python code.
 """
 
 import ast
@@ -147,7 +147,7 @@ def _condition(left: Any, operator: str, right: Any, negated: bool) -> Condition
 
 def _pair(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
-    if not found or not name:  # the text may be a secret, so the message does not repeat the text
+    if not found or not name:  # the text may be a secret, so the message does not repeat it
         raise click.BadParameter("each must have the form KEY=VALUE")
     return name, value
 
@@ -155,7 +155,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _storage_option(text: str) -> tuple[str, Any]:
     """Parse a storage option.
 
-    Values are JSON. A secret stays text, because JSON would convert a secret of digits to a number.
+    Values are JSON. A secret stays a string, because JSON would convert an all-digit secret to a number.
     """
     name, value = _pair(text)
     is_secret = hide_secrets(value, {name: value}) != value
@@ -288,8 +288,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# Maps each section of ``--help`` to the names of its options. The first section contains all remaining
-# options.
+# Maps each section of ``--help`` to the names of its options. The first section contains all options that no
+# other section lists.
 _SECTIONS = {
     "Options": (),
     "Rows and columns": (
@@ -417,7 +417,7 @@ def _help_text(text: str, whole: bool) -> str:
 
 
 def opened(path: Any, how: dict[str, Any], *names: str) -> dask_tfrecord.Dataset:
-    """Open a dataset with the storage options and the named keywords, which are removed from ``how``."""
+    """Remove the storage options and the keywords ``names`` from ``how``, and open a dataset with them."""
     given = {name: how.pop(name) for name in ("storage_options", *names) if name in how}
     return dask_tfrecord.open_dataset(path, **given)
 

@@ -3,7 +3,7 @@
 Printed names and values come from data that is not trusted. `print_lines`, `json_lines` and `print_json`
 escape the characters that control a terminal. JSON text represents each value exactly, and is created one
 column at a time. JSON text follows the JSON mapping of protobuf, except that 64-bit integers are numbers.
-Bytes become base64 text, and times become text as in RFC 3339. Durations become seconds such as "1.5s". NaN
+Bytes become base64 strings, and times become RFC 3339 strings. Durations become seconds such as "1.5s". NaN
 and infinity become text.
 """
 
@@ -161,8 +161,8 @@ def _joined(*parts: Any) -> pa.Array:
 # The width of tables in characters if neither a terminal nor the variable COLUMNS defines a width.
 _WIDTH = 120
 
-# Tables of rows show at most _CELL characters of a value that is not a number. In a table that is too wide,
-# cells of one column are cut to as few as _SHORT_CELL characters.
+# Tables of rows show at most _CELL characters of a value that is not a number. If a table is too wide, one
+# column that the caller chooses is cut, but not below _SHORT_CELL characters.
 _CELL = 40
 _SHORT_CELL = 12
 
@@ -258,7 +258,7 @@ def print_table(
 
 
 def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
-    """For each row, print the first cell, and below this cell the remaining cells with their titles."""
+    """For each row, print the first cell and, below it, the remaining cells with their titles."""
     (_, *titles), *rows = lines
     for first, *cells in rows:
         block = [first, " "]

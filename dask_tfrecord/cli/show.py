@@ -353,8 +353,8 @@ _plot = click.Option(
 @options.command("describe", options.PATHS, _rows(5, "Rows to show."), _plot, *options.READ, options.JSON)
 def describe_command(path: Any, rows: int, as_json: bool, plot: str | None = None, **read: Any) -> None:
     """The printed numbers come from the snapshot, so the command reads only a few MiB. Without a snapshot,
-    the number of rows, the null counts and the value ranges are not known. The command `count` counts the
-    rows. The command `add-snapshot` stores row counts, null counts and value ranges in a snapshot.
+    the number of rows, the null counts and the value ranges are not known. To get the number of rows, run the
+    command `count`. The command `add-snapshot` stores row counts, null counts and value ranges in a snapshot.
     """
     dataset = dask_tfrecord.open_dataset(path, **read)
     table = dataset.head(rows)

@@ -53,7 +53,8 @@ def nested(type_: pa.DataType, depth: int) -> pa.DataType:
     return nested(pa.list_(type_), depth - 1) if depth else type_
 
 
-# Maps each reason of the kernel to an error message, for undamaged records that do not fit the schema.
+# The kernel reports one of these reasons if an undamaged record does not fit the schema. The values are error
+# messages.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
@@ -136,7 +137,9 @@ def too_many_features(count: int, **place: Any) -> SchemaError:
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a context feature whose column reads a feature list, or vice versa."""
+    """Return the error for a feature that a record has in the context but that the column reads from the
+    feature lists, or vice versa.
+    """
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
@@ -329,9 +332,9 @@ class Decoder:
         returns.
 
         Unless ``final`` is True, pass an incomplete last record again, at the start of the next call's data.
-        ``more`` estimates how many bytes of records later calls add before `take`. Memory for ``more`` bytes
-        is reserved. Raise ValueError if the batch already contains records and would exceed 2 GiB: the caller
-        must first call `take`.
+        ``more`` is the estimated number of bytes that later calls will add before `take`. Memory for ``more``
+        bytes is reserved. Raise ValueError if the batch already contains records and would exceed 2 GiB: the
+        caller must first call `take`.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
@@ -356,7 +359,7 @@ class Decoder:
 
 
 class Feature(NamedTuple):
-    """Summarise one feature in all undamaged records. ``_kernel.pyi`` describes the fields."""
+    """Summarise one feature across all undamaged records. ``_kernel.pyi`` describes the fields."""
 
     name: str
     feature_list: bool

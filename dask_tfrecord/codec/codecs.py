@@ -25,8 +25,8 @@ from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 # `looks_like` needs this many bytes from the start of a file to distinguish text from binary data.
 LOOK_BYTES = 512
 
-# Maps the first bytes of a file to the name of its format. Some formats store tables. Downloads, exports and
-# copies leave files of the other formats among data files.
+# Maps the first bytes of a file to the name of its format. The map contains the formats of tables, and of
+# other files that downloads, exports and copies may leave among data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",
@@ -41,8 +41,8 @@ _MAGIC = {
     b"\x1f\x8b": "a gzip file",
 }
 
-# The maximum size in bytes of a block in a file of Hadoop's codecs. A file of Hadoop's codecs begins with two
-# big-endian sizes: the size of a block, and the size of the block's first chunk.
+# The maximum size in bytes of a block in a file that a Hadoop codec compressed. Such a file begins with two
+# big-endian integers: the sizes of the first block and of its first chunk.
 _HADOOP_BLOCK_BYTES = 1 << 26
 
 _WHITESPACE = b"\t\n\r\f"
@@ -52,7 +52,7 @@ def looks_like(head: bytes) -> str | None:
     """Describe the format of a file, given its first ``LOOK_BYTES`` bytes, or return None if the format is
     unknown.
 
-    The result is meaningless for a TFRecord file, because some tests would accept the header of a record.
+    The result is meaningless for a TFRecord file, because a record header may look like another format.
     """
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
@@ -93,8 +93,8 @@ def _kind_of_text(head: bytes) -> str:
 # which is many times slower than ISA-L.
 _HIGHEST_ISAL_LEVEL = 3
 
-# _GZIP_HEADER contains no file name, no modification time and no operating system. _ZLIB_HEADER declares a
-# window of 32 KiB and the default level.
+# _GZIP_HEADER contains no file name and no modification time, and marks the operating system as unknown.
+# _ZLIB_HEADER declares a window of 32 KiB and the default level.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
 
@@ -114,9 +114,9 @@ class Compressor(Protocol):
     """Compress the blocks of one file, which consists of ``head``, the compressed blocks, and the result of
     `tail`.
 
-    The bytes of the file depend only on the content of the blocks and on the level. If a file has blocks,
-    ``tail_bytes`` is the size of the tail after the last block. To add another file, `add_file` needs the
-    last ``end_bytes`` bytes of the added file.
+    The bytes of the file depend only on the content of the blocks and on the level. ``tail_bytes`` is the
+    size of the tail of a file with at least one block. `add_file` needs the last ``end_bytes`` bytes of the
+    file to add.
     """
 
     head: bytes
@@ -136,7 +136,7 @@ class Compressor(Protocol):
 
         The blocks of the other file become blocks of this file. ``size`` is the decompressed size of the
         added blocks, and ``end`` contains the last `end_bytes` bytes of the other file. Raise
-        CorruptRecordError if no file of this class can end with ``end``.
+        CorruptRecordError if ``end`` cannot be the last bytes of a file that this class compressed.
         """
 
     def tail(self) -> bytes: ...
@@ -147,8 +147,8 @@ class DeflateCompressor:
     block.
 
     The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading a gzip file if
-    the end of a member crosses the end of TensorFlow's read buffer. Of several zlib streams, TensorFlow reads
-    only the first stream.
+    the end of a member crosses the end of TensorFlow's read buffer. If a file contains several zlib streams,
+    TensorFlow reads only the first.
     """
 
     def __init__(self, level: int, *, gzip: bool) -> None:
@@ -355,7 +355,7 @@ class StreamDecompressor:
 
 
 class ArrowDecompressor:
-    """Read all frames of a file to their ends with pyarrow. Any other bytes between or after frames count as
+    """Read all frames of a file to their ends with pyarrow. Bytes between or after the frames count as
     damage.
     """
 
@@ -401,8 +401,8 @@ class _Source:
 
 
 # Each function below decompresses a complete file. If ``inside`` is True, the input starts at a block inside
-# the file. The argument ``inside`` matters only for gzip and zlib: the rest of a deflate stream has no
-# header, and only the checksum follows the stream.
+# the file. The argument ``inside`` matters only for gzip and zlib: from a block on, their data is a deflate
+# stream without a header, followed by a checksum.
 
 
 def decompress_gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
@@ -452,7 +452,7 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Open a decompressor for a file. If ``inside`` is True, decompress the file from a later block on."""
+    """Open a decompressor for a file. If ``inside`` is True, the input starts at a block inside the file."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
@@ -475,8 +475,8 @@ class Codec:
 
 
 # zlib defines no magic number, so _ZLIB_HEADERS contains all byte pairs with which a zlib file can begin. The
-# first byte of a zlib file encodes the method deflate and a window size. The first two bytes, read as a
-# big-endian number, are divisible by 31.
+# first byte of a zlib file encodes the method deflate and a window size. The first two bytes form a
+# big-endian number that is divisible by 31.
 _ZLIB_HEADERS = tuple(
     bytes([first, second])
     for first in range(0x08, 0x88, 0x10)
@@ -554,7 +554,7 @@ def decompress_block(stored: Buffer, compression: Compression) -> bytearray:
 
 
 def is_frame(head: bytes) -> bool:
-    """Return True if the bytes start with the length of a record and the correct checksum of the length."""
+    """Return True if the bytes start with a record length and its correct checksum."""
     return len(head) >= HEADER_BYTES and scan(head[:HEADER_BYTES], final=False).damage is None
 
 
@@ -562,8 +562,8 @@ def detect(head: bytes) -> Compression | None:
     """Return the codec of a file, given at least its first ``HEADER_BYTES`` bytes, or None for an
     uncompressed file.
 
-    An uncompressed record may start like a zlib stream, so bytes that start with a length and the correct
-    checksum of the length never count as compressed data.
+    An uncompressed record may start like a zlib stream, so data that starts with a record length and its
+    correct checksum never counts as compressed.
     """
     if is_frame(head):
         return None

@@ -69,7 +69,9 @@ class OpenedPath:
         return discovery.plan(self._opened(request), request, _each(self._path)).with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
-        """Return the schema of ``columns``, in this order; by default, of the columns that were requested."""
+        """Return the schema of ``columns`` in the given order. By default, use the columns that were
+        requested when the path was opened.
+        """
         if (names := self._names if columns is None else columns) is None:
             return plan.schema
         return plan.schema.select(existing_names(plan.schema, "columns", names))

@@ -68,12 +68,12 @@ def read_tfrecord(
         If files of a numbered set, such as ``train-00000-of-00002``, are missing from a directory or a glob,
         the read warns and names these files.
 
-        Files of other tools are read in the order of their paths, with or without a snapshot. A list of paths
-        is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of the
-        writes, and the rows of each write keep their order. If the dataset has partition columns, all rows of
-        a partition directory are adjacent. Partition directories are ordered by their first rows, or after a
-        write with ``colocate=True`` by hashes of the partition values. With ``use_snapshot=False``, files are
-        read in the order of their paths.
+        Files that another tool wrote are read in the order of their paths, with or without a snapshot. A list
+        of paths is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of
+        the writes, and the rows of each write keep their order. If the dataset has partition columns, all
+        rows of a partition directory are adjacent. Partition directories are ordered by their first rows or,
+        after a write with ``colocate=True``, by hashes of the partition values. With ``use_snapshot=False``,
+        files are read in the order of their paths.
 
         As in Spark, files and directories whose names start with ``.`` or ``_`` are hidden, which means that
         they are not read. Globs and lists of directories skip the files of writes that are not committed. A
@@ -86,25 +86,25 @@ def read_tfrecord(
         The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
         Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
         "objects/bbox" and "objects/label", loads all columns of the group. The name "point/x" loads the field
-        "x" of the struct column "point" as a column. An unknown or repeated column name raises.
+        "x" of the struct column "point" as a column. An unknown or repeated column name raises an error.
     schema : mapping, pyarrow.Schema, Schema, str or path-like, optional
         The types of some or all columns.
 
-        A mapping sets the types of some columns, instead of the inferred or stored types. In a mapping, the
+        A mapping sets the types of some columns, overriding the inferred or stored types. In a mapping, the
         type None drops the column. A complete schema lists all columns. With a complete schema, no type is
         inferred, and features outside the schema are not read. In a mapping, a type may be an Arrow type, a
         string such as ``"int64"``, or a type of NumPy, pandas or Python.
 
-        A complete schema may come from another library: pass the path of a ``schema.pbtxt`` of TensorFlow
-        Metadata, the path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message of
-        TensorFlow Metadata, or a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``. If
+        A complete schema may come from another library. From TensorFlow Metadata, pass a ``Schema`` message
+        or the path of a ``schema.pbtxt``. From TFDS, pass the path of a ``features.json`` or of its
+        directory. From TensorFlow, pass a dict of feature specs, such as ``tf.io.FixedLenFeature``. If
         ``schema`` is the path of a dataset, the schema in that dataset's snapshot is used. The page `types
         <../types.html>`_ lists which column each kind of feature becomes. If no column can represent a
         feature of the schema, the read raises.
 
-        A column that the read finds in no record is null in all rows. If a snapshot or ``infer="all"`` proves
-        that no record contains the column, the read raises instead. A timestamp, time or duration type in
-        ``schema`` raises if its unit differs from the unit in the snapshot.
+        A column found in no record is all null. If a snapshot or ``infer="all"`` proves that no record
+        contains the column, the read raises instead. A timestamp, time or duration type in ``schema`` raises
+        if its unit differs from the unit in the snapshot.
     hive : bool or mapping of str to pyarrow.DataType, default True
         With ``hive=True``, directories named ``key=value`` become partition columns.
 
@@ -130,7 +130,7 @@ def read_tfrecord(
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
         the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
-        parts that could be written as lists of conditions skip files.
+        parts that could be written as lists of conditions are used to skip files.
     split : str or list of str, optional
         The split to load, such as ``"train"``, a list of splits, or ``"all"``. If ``split`` is a list or
         "all", the read adds a partition column ``split``, unless a column of this name exists. Filters on the
@@ -139,10 +139,10 @@ def read_tfrecord(
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
-        all splits of a TFDS or TFX directory are read, with the column ``split``. If ``path`` is a glob or a
-        list, the read raises for several splits that no partition column separates. The read raises if the
-        path contains several versions or configurations of a dataset. If ``path`` is neither a glob nor a
-        list, the read raises if a file listed in ``dataset_info.json`` is missing.
+        all splits of a TFDS or TFX directory are read, with the column ``split``. If a glob, or one path of a
+        list, leads to several splits, the read raises unless a partition column separates the splits. The
+        read raises if the path contains several versions or configurations of a dataset. Unless ``path`` is a
+        glob or a list, the read raises if a file listed in ``dataset_info.json`` is missing.
 
         In a TFDS directory, ``features.json`` declares the columns. Each leaf of the tree of features becomes
         a column with the declared type and shape, and a name such as ``objects/bbox``. The page `types
@@ -156,20 +156,20 @@ def read_tfrecord(
         dataset. Without ``keep_versions``, an overwrite removes all earlier versions;
         ``overwrite="partitions"`` removes them only if it replaces a file. `cleanup` never removes a version.
     blocksize : int, str or None, default "default"
-        The target size of a partition, in bytes of the stored files. With ``blocksize=None``, each file is
-        one partition. "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration,
+        The target size of a partition, measured in stored bytes. With ``blocksize=None``, each file is one
+        partition. "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration,
         which is "128 MiB" unless it was changed.
 
         Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
-        read, even if the files are compressed. Uncompressed files of other tools are first read once, in
-        parallel, to find where records begin. After `Dataset.add_snapshot`, this extra read is not needed.
-        Neighbouring files that are smaller than ``blocksize`` share a partition if their partition columns
-        have the same values.
+        read, even if the files are compressed. Uncompressed files that another tool wrote are first read
+        once, in parallel, to find where records begin. After `Dataset.add_snapshot`, files are split without
+        an extra read. Neighbouring files that are smaller than ``blocksize`` share a partition if their
+        partition columns have the same values.
     partition_by : str or list of str, optional
         The partition columns that divide the rows into Dask partitions. With ``partition_by``, each Dask
         partition contains exactly the rows of one key. A key is a combination of values of the named columns,
-        where null counts as a value. ``ddf.map_partitions(function, meta=...)`` then calls the function once
-        for each key, without a shuffle.
+        where null counts as a value. With ``partition_by``, ``ddf.map_partitions(function, meta=...)`` calls
+        the function once for each key, without a shuffle.
 
         All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
         are neither split nor joined: ``blocksize`` has no effect, and ``max_corrupt`` applies to each file.
@@ -185,8 +185,8 @@ def read_tfrecord(
     extra : {"raise", "ignore"}, default "raise"
         How the read treats a feature without a column, which can occur because no sampled record contains the
         feature. ``extra="raise"`` raises an error, but only if all columns are read and ``schema`` is not a
-        complete schema. Records that ``filters`` skip without reading them are not checked.
-        ``extra="ignore"`` ignores features without a column.
+        complete schema. Records are not checked if ``filters`` skip them before they are read.
+        ``extra="ignore"`` leaves out features for which the DataFrame has no column.
     include_path_column : bool or str, default False
         If True, add a column ``path`` with the path of each record's file; a string sets another column name.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
@@ -196,9 +196,9 @@ def read_tfrecord(
         directory ``quarantine_path``.
 
         If the payload of a record is damaged or is not a valid message, only this record is lost. If the
-        length of a record is damaged, all bytes up to the next record with valid checksums are lost. With
-        every ``on_corrupt``, the read raises if a file was replaced after the read had listed the file, or if
-        a value does not fit its column.
+        length of a record is damaged, all bytes up to the next record with valid checksums are lost. Whatever
+        ``on_corrupt`` is, the read raises if a file was replaced after it was listed, or if a value does not
+        fit its column.
     read_options : dict, optional
         Options that few reads need:
 
@@ -206,7 +206,7 @@ def read_tfrecord(
             The records from which columns and types are inferred. ``infer="sample"`` infers columns and types
             from some records of the first file, the last file and a few files between them. If the sample
             contains no feature, or a feature without a value, up to 64 MiB more data is read. ``infer="all"``
-            uses every record, so all files are read one additional time.
+            uses every record, so all files are read once more.
 
         ``include_offset_column`` : bool or str, default False
             If True, add a column ``offset`` with the byte offset of each record in its decompressed file; a
@@ -220,7 +220,7 @@ def read_tfrecord(
 
         ``quarantine_path`` : str or path-like, optional
             The directory, preferably a new one, for the lost bytes of ``on_corrupt="quarantine"``. Each task
-            writes one Parquet file for each damaged file, or part of a file, that the task reads. The Parquet
+            writes one Parquet file for each file, or part of a file, in which it finds damage. The Parquet
             file contains a row for each damaged range, with the columns ``file``, ``offset``, ``length``,
             ``reason`` and ``bytes``. A long damaged range is divided into several rows. ``storage_options``
             apply to the quarantine directory as well.
@@ -228,13 +228,13 @@ def read_tfrecord(
         ``verify_crc`` : bool, default True
             If True, verify the checksum of each record's payload. With ``verify_crc=False``, damaged values
             may be read as valid values. The checksums of the record lengths are always verified. With
-            ``verify_crc=False``, the checksum that a snapshot stores for a complete file is verified only if
-            the file's modification time differs from the time in the snapshot.
+            ``verify_crc=False``, a file's checksum in the snapshot is verified only if the modification time
+            of the file differs from the snapshot.
 
-            With ``verify_crc=False``, the read skips large values of columns that are not requested. For
-            example, reading only the labels of images is many times faster. Only values of at least 32 KiB
-            are skipped, if they are bytes or lists of floats in local uncompressed files. Skipped bytes are
-            not verified.
+            With ``verify_crc=False``, the read skips large values of columns that are not requested, so
+            reading only the labels of images, for example, is many times faster. Only values of at least 32
+            KiB are skipped, if they are bytes or lists of floats in local uncompressed files. Skipped bytes
+            are not verified.
 
         ``max_record_bytes`` : int or str, default 2 GiB - 1
             The maximum size of a record, in bytes. A record above this size is treated as damage, so that
@@ -244,7 +244,7 @@ def read_tfrecord(
             The maximum number of different features in all sampled records, if columns are inferred from
             these records. If the sampled records have more features, the read raises, so that hostile files
             cannot use up the memory. The default is 10,000. With ``max_features=None``, the number of
-            features is not limited. A snapshot may have any number of columns.
+            features is not limited. ``max_features`` does not limit the columns of a snapshot.
     index : str, list of str or False, optional
         The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
         restored, except for index levels that ``columns`` names. If no index is stored, the index counts the
@@ -266,18 +266,19 @@ def read_tfrecord(
     dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default None
         The dtypes of the columns. By default, each column gets the dtype with which the column was written,
         such as int64, Int64 or ``str``. If a column was written with several dtypes, it gets a dtype that can
-        hold all values. A column whose dtype is unknown is Arrow-backed, for example in files of other tools,
-        or in files written from Arrow data. ``dtype_backend="pyarrow"`` makes all columns Arrow-backed.
+        hold all values. A column whose dtype is unknown is Arrow-backed, for example if the files were
+        written by another tool or from Arrow data. ``dtype_backend="pyarrow"`` makes all columns
+        Arrow-backed.
 
-        "numpy" uses NumPy and object dtypes where they can hold every value of a column: floats (null is
-        NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
-        otherwise object), bytes and lists (object). Integer and bool columns are included only if the
-        statistics in the snapshot prove that there are no nulls, or if ``schema`` is a `pyarrow.Schema` with
-        ``nullable=False`` for the field. A null in a field with ``nullable=False`` raises. Dates, times,
-        decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A timestamp or
-        duration of -2^63, which is NaT in NumPy, raises. "numpy_nullable" uses pandas' own nullable dtypes,
-        such as Int64 and string, and the dtypes of "numpy" for all other columns. With every
-        ``dtype_backend``, categorical columns are read as pandas categoricals.
+        "numpy" uses NumPy and object dtypes where they can hold every value of a column. In floats, null
+        becomes NaN. Timestamps and durations keep their unit, and null becomes NaT. Strings become ``str``
+        from pandas 3 on, otherwise object. Bytes and lists become object. Integer and bool columns get NumPy
+        dtypes only if the statistics in the snapshot prove that there are no nulls, or if ``schema`` is a
+        `pyarrow.Schema` with ``nullable=False`` for the field. A null in a field with ``nullable=False``
+        raises. Dates, times, decimals, lists of these, and lists of timestamps with a time zone stay
+        Arrow-backed. A timestamp or duration of -2^63, which is NaT in NumPy, raises. "numpy_nullable" uses
+        pandas' own nullable dtypes, such as Int64 and string, and the dtypes of "numpy" for all other
+        columns. Whatever ``dtype_backend`` is, categorical columns are read as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -295,8 +296,8 @@ def read_tfrecord(
         If the path matches no file, if a link is broken, or if the dataset does not have the requested
         ``version``.
     FileChangedError
-        If a file has changed since the snapshot was stored. The files of a partition are checked again when
-        the partition is read.
+        If a file has changed since the snapshot was stored. Reading a partition raises if one of its files
+        was replaced or removed after the read was planned.
     CorruptRecordError
         If a sampled record is damaged. Damage to any other record raises when the partition of that record is
         read.
@@ -306,7 +307,7 @@ def read_tfrecord(
     See Also
     --------
     to_tfrecord : Write a Dask DataFrame as TFRecord files.
-    Dataset.add_snapshot : Store a snapshot of files of other tools, so that reading them is faster.
+    Dataset.add_snapshot : Store a snapshot of files that another tool wrote, so that reads are faster.
 
     Examples
     --------
@@ -372,7 +373,9 @@ def collection_of(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the index levels that ``index=`` names; by default, the stored levels outside ``columns``."""
+    """Return the index levels that ``index=`` names. By default, return the stored levels that are not in
+    ``columns``.
+    """
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)

@@ -66,7 +66,7 @@ class ReadOption:
 
 @dataclass(frozen=True)
 class FileOption:
-    """The options that few writes need, and that both `Writer` and `to_tfrecord` accept."""
+    """The rarely needed options that both `Writer` and `to_tfrecord` accept."""
 
     compression_level: int | None = None
     max_rows_per_file: int | None = None
@@ -75,7 +75,7 @@ class FileOption:
 
 @dataclass(frozen=True)
 class WriteOption(FileOption):
-    """The options that few writes need. The docstring of `to_tfrecord` describes each option."""
+    """The rarely needed options of `to_tfrecord`, whose docstring describes them."""
 
     max_files_per_task: int | None = 1024
     npartitions: int | None = None
@@ -162,7 +162,8 @@ OPTIONS["write_options"] = signature(WriteOption).parameters
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
-    """Return the column names that a caller passed for a keyword. An unknown or repeated name raises.
+    """Validate and return the column names that the caller passed in a keyword argument. Raise SchemaError if
+    a name is unknown or repeated.
 
     For ``columns=``, the name of a group, such as "objects", stands for all columns of the group, such as
     "objects/bbox".
@@ -235,7 +236,8 @@ def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOption
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, rare.compression_level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    # Convert the limits to Python integers, because NumPy integers could overflow.
+    # Convert the row and byte limits to Python integers, because computations with NumPy integers could
+    # overflow.
     max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)
     max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
     return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
@@ -249,7 +251,7 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
         with suppress(TFRecordError):  # a string that is not a duration may be a size
             if wait := arguments.duration("commit_every", value):
                 return "seconds", wait.total_seconds()
-        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a bare number could mean rows
+        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # without a unit, a text could mean rows
             with suppress(TFRecordError):
                 return "bytes", arguments.byte_count("commit_every", value) or 0
     else:
@@ -305,7 +307,8 @@ def plan_columnar(
         columns = "scalars"
     else:
         columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
-    # A column list of the existing dataset is not checked, because the write may lack some of the columns.
+    # Column names taken from the existing dataset are not checked, because the rows to write may lack some of
+    # these columns.
     if columns == "scalars" or (columns and value is not None):
         check_columnar(columns, schema, partition_on)
     return columns
@@ -346,7 +349,7 @@ def plan_shuffle(
 
 
 def check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
-    """Raise if ``name_function`` returns a text twice, or a text that is not valid in a file name."""
+    """Raise unless ``name_function`` returns unique strings that are valid in file names."""
     arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(npartitions)])

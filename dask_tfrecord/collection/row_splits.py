@@ -33,7 +33,7 @@ _SPAWN_KEY = (1,)
 
 
 class Splits(NamedTuple):
-    """Define the hash range of each split, and what the hash of a row is computed from.
+    """Define the hash range of each split, and the values from which the hash of a row is computed.
 
     The hash of a row lies between 0 and 1. A row belongs to the first split whose bound exceeds the row's
     hash. Rows with equal values in ``columns`` have the same hash. Without columns, the hash depends on
@@ -136,7 +136,9 @@ def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.N
 
 
 def _random_number(seed: int) -> np.uint64:
-    """Return a random number for a seed. With the seeds themselves, similar seeds would only swap hashes."""
+    """Return a random number for a seed. If row ids were combined with the seeds themselves, similar seeds
+    would only exchange hashes between rows.
+    """
     sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
     return np.uint64(sequence.generate_state(1, np.uint64)[0])
 
@@ -149,7 +151,7 @@ def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
         values = values.dictionary_decode()
     if pa.types.is_floating(values.type):
         values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
-        # -0.0 equals 0.0 but has a different text. Adding 0 turns -0.0 into 0.0.
+        # -0.0 equals 0.0 but is formatted differently. Adding 0 turns -0.0 into 0.0.
         values = pc.add(values, pa.scalar(0, values.type))
     is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
     try:

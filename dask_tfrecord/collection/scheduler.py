@@ -2,7 +2,7 @@
 
 The module never imports the optional package `distributed`, because a process that uses a cluster has already
 imported it. Each task of a job returns a `Report`. Dask's local schedulers pass the reports to a callback in
-this process. A worker of a `distributed` cluster also sends each report, without the result, to the clients.
+this process. Workers of a `distributed` cluster send each report, without the result, to the clients.
 """
 
 import logging
@@ -27,7 +27,7 @@ from dask_tfrecord.errors import TFRecordError
 
 logger = logging.getLogger(__name__)
 
-# The shortest time in seconds between two log lines, and between the start of a job and its first log line.
+# The minimum time in seconds from the start of a job, or from a log line, to the next log line.
 INTERVAL = 10.0
 
 # The minimum time in seconds between the end of a task and the next log line. Several workers often end their
@@ -42,7 +42,7 @@ _jobs: dict[str, "Progress"] = {}
 
 
 class Report(NamedTuple):
-    """Report that a task has ended: the result of the task, and the position of the task in its job.
+    """A report that a task has ended, with the result of the task and its position in the job.
 
     A step begins when all tasks of the previous step have ended. Steps are counted from 1, and tasks from 0.
     ``tasks``, the number of tasks in the step, is 0 if unknown. ``rows`` and ``bytes`` are the amounts that
@@ -60,10 +60,10 @@ class Report(NamedTuple):
 
 
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
-    """Return the report of a task. On a worker of a cluster, also send the report to the clients.
+    """Create the `Report` of a task that has ended. On a worker of a cluster, also send it to the clients.
 
     An integer result is the number of rows. For any other result, the number of rows is the attribute
-    ``records`` of the result, or the sum of this attribute over the items of a list.
+    ``records``, or 0 if there is no such attribute. For a list of results, the numbers are added.
     """
     if type(result) is int:
         rows, size = result, 0
@@ -99,9 +99,9 @@ def restart(job: str) -> None:
 class Progress:
     """Log the progress of a job soon after tasks have ended, but at most once every `INTERVAL` seconds.
 
-    In a ``with`` block, a `Progress` receives the reports of its job. A job that does not use Dask needs no
-    id, and must call `add` itself. A timer thread writes the next log line when the line is due. The timer
-    thread exists only if tasks have ended since the last log line.
+    In a ``with`` block, a `Progress` receives the reports of its job. A job that runs without Dask needs no
+    id, but its code must pass each report to `add`. A timer thread writes each log line when it is due. The
+    timer thread exists only if tasks have ended since the last log line.
     """
 
     def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
@@ -207,8 +207,8 @@ def compute_each(
     check_cluster()
     given = list(arguments)
     job = uuid4().hex
-    # Dask searches the arguments of a delayed call for collections. The arguments of a partial function are
-    # not searched.
+    # Dask searches the arguments of a delayed call for collections, but not the arguments of a partial
+    # function.
     tasks = [
         dask.delayed(partial(_reported, function, each, job, index, len(given)), pure=False, traverse=False)()
         for index, each in enumerate(given)

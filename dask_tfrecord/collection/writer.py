@@ -121,55 +121,55 @@ def to_tfrecord(
     ddf : dask.dataframe.DataFrame, pandas.DataFrame, or object that exports Arrow data
         The rows to write. Instead of a Dask DataFrame, ``ddf`` can be a pandas or Polars DataFrame, a
         `pyarrow.Table`, `pyarrow.RecordBatch` or `pyarrow.RecordBatchReader`, a DuckDB relation, or any
-        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``. Rows that are not a Dask
-        DataFrame are written in the calling process, without a task graph. Rows without Dask form a single
-        partition, with a file for each 32 MiB of Arrow data. A stream is never loaded completely into memory.
-        For rows without Dask, the keywords ``compute`` and ``compute_kwargs`` and the option ``npartitions``
-        raise an error.
+        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``. Data other than a Dask
+        DataFrame is written in the calling process, without a task graph, as a single partition with one file
+        for each 32 MiB of Arrow data. A stream is never loaded completely into memory. If ``ddf`` is not a
+        Dask DataFrame, ``compute=False``, ``compute_kwargs`` and the option ``npartitions`` raise an error.
     path : str or path-like
         The destination directory. A remote path begins with a protocol such as ``s3://``. If the destination
         contains data, the write raises unless ``append`` or ``overwrite`` is set.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the files. With ``compression=None``, the files are not compressed. "default" stands for
         the value of ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was
-        changed. TensorFlow reads only uncompressed files and the codecs "gzip" and "zlib". Pass the codec of
-        the files to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
+        changed. TensorFlow can read only files that are uncompressed or compressed with "gzip" or "zlib".
+        Pass the codec of the files to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         The type of the message in each record. Lists of lists require ``record_type="sequence_example"``.
         ``record_type="bytes"`` requires one binary column, whose values are stored unchanged as records.
 
-        "infer" selects "example", unless the rows come from `read_tfrecord`: a single binary column of
-        records that were read as bytes is written as bytes, and lists of lists from sequence examples are
-        written as sequence examples.
+        "infer" selects "example", with two exceptions for rows from `read_tfrecord`. If the records were read
+        as bytes, a single binary column is written as bytes. Lists of lists that were read from sequence
+        examples are written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns, for example of object columns, whose dtype does not determine a
-        type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type of NumPy,
-        pandas or Python. If the type cannot hold a value exactly, the write raises `SchemaError` and names
-        the row.
+        The types of some or all columns. For example, set the types of object columns, whose dtype does not
+        determine a type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type
+        of NumPy, pandas or Python. If the type cannot hold a value exactly, the write raises `SchemaError`
+        and names the row.
 
         Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
         that it has in the Parquet files. For any other object column, the write computes one partition after
         the other until the values determine a type. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
-        How the write treats values that are rounded because TFRecord stores only 32-bit floats: values of
-        float64 and decimal columns, and of float columns for which ``schema`` sets a shorter type. "warn"
-        warns once per write, "allow" rounds silently, and "raise" raises for every value that would change.
-        Columns that come unchanged from `read_tfrecord` cause no warning. "default" stands for the value of
-        ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was changed.
+        How the write treats values that are rounded. TFRecord stores only 32-bit floats, so values of float64
+        and decimal columns are rounded. Values of other float columns are rounded if ``schema`` sets a
+        shorter type. "warn" warns once per write, "allow" rounds silently, and "raise" raises for every value
+        that would change. Columns that come unchanged from `read_tfrecord` cause no warning. "default" stands
+        for the value of ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was
+        changed.
     write_index : bool, optional
         If ``write_index`` is True, the index becomes the first columns, from which `read_tfrecord` restores
         the index. If ``write_index`` is False, the index is dropped. By default, the index is written if it
         has a name or does not consist of integers. Arrow data has no index.
     append : bool, default False
         If ``append`` is True, add the rows to the existing data in the directory, whichever tool wrote that
-        data. Unless ``schema_change`` is "add", the columns and types of the rows must equal the columns and
-        types of the existing data.
+        data. Unless ``schema_change`` is "add", the columns and types of the rows must equal those of the
+        existing data.
     schema_change : "add", optional
         How an append may change the columns of the dataset. By default, an append changes no columns. With
         ``schema_change="add"``, the rows may contain new columns, which become the last columns and are null
         in the existing rows. If the rows have a wider type for a column, such as int64 instead of int32 or
         float32 instead of float16, the column gets the wider type. Existing files are not rewritten. Any
-        other difference between the columns of the rows and of the dataset raises. With
+        other difference between the columns of the rows and of the dataset raises an error. With
         ``schema_change="add"``, files of other tools need a snapshot, which `Dataset.add_snapshot` creates.
     overwrite : bool or "partitions", default False
         If ``overwrite`` is True, replace all data in the directory. If ``overwrite`` is "partitions", replace
@@ -177,14 +177,15 @@ def to_tfrecord(
         new data is committed. Readers see either the old or the new data, never both.
 
         An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
-        files that `export` wrote. If the directory contains any other visible file, an overwrite raises
-        before anything is computed. An overwrite raises if the directory is, or contains, the current
-        directory, the home directory or the root of a filesystem.
+        files that `export` wrote. If the directory contains a visible file of any other kind, an overwrite
+        raises `DestinationError` before anything is computed. An overwrite also raises `DestinationError` if
+        the directory is, or contains, the current directory, the home directory or the root of a filesystem.
     keep_versions : bool, optional
         If ``keep_versions`` is True, an overwrite keeps the earlier versions, which
-        ``read_tfrecord(version=...)`` reads. The replaced files then move to the hidden directory
-        ``_tfrecord/kept``. If ``keep_versions`` is False, an overwrite removes the earlier versions. The
-        default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that value is not set.
+        ``read_tfrecord(version=...)`` reads. With ``keep_versions=True``, the replaced files move to the
+        hidden directory ``_tfrecord/kept``. If ``keep_versions`` is False, an overwrite removes the earlier
+        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that
+        value is not set.
     partition_on : str or list of str, optional
         The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
@@ -204,10 +205,10 @@ def to_tfrecord(
         get the same split in every write.
     colocate : bool, default False
         If ``colocate`` is True, first move all rows with equal values in the columns of ``partition_on`` into
-        one partition. Each directory then gets one file, or several files if size limits require several.
-        Hashes of the partition values then determine the order of the directories. The rows move through
-        temporary files, as with ``shuffle``, so they need not fit into memory. Within a directory, the rows
-        keep their order unless ``shuffle`` is True.
+        one partition. Each directory then gets one file, or several if the rows exceed a size limit. The
+        directories are ordered by hashes of their partition values. The rows move through temporary files, as
+        with ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order
+        unless ``shuffle`` is True.
     shuffle : bool, default False
         If ``shuffle`` is True, shuffle all rows over all files. With ``shuffle=True`` and ``colocate=True``,
         the rows of each directory are in random order. The rows move through temporary files at the
@@ -215,12 +216,12 @@ def to_tfrecord(
     seed : int, default 0
         The seed of the shuffle. The same seed gives the same order on every scheduler.
     name_function : callable, optional
-        A function that returns a string for the index of each partition. The returned string is added to the
-        end of the partition's file names. If two partitions get the same string, the write raises.
+        A function that maps a partition index to a string. The returned string is added to the end of the
+        partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
         Metadata to store in the snapshot as ``Dataset.metadata``.
     write_options : dict, optional
-        Options that few writes need:
+        Rarely needed options:
 
         ``split_by`` : str, list of str, or int, optional
             The columns, or the seed, that determine the split of each row. Rows with equal values in the
@@ -233,17 +234,18 @@ def to_tfrecord(
             columns or size limits. By default, the partitions of ``ddf`` are kept.
 
         ``max_rows_per_file`` : int, optional
-            The maximum number of rows in a file. A partition with more rows continues in another file.
+            The maximum number of rows in a file. A partition with more rows than this is split into several
+            files.
 
         ``max_bytes_per_file`` : int or str, optional
-            The maximum size of a file in bytes or as text such as ``"128 MiB"``, before compression. A
-            partition with more bytes continues in another file. A single record that is larger than the limit
-            is written to a separate file.
+            The maximum size of a file in bytes or as text such as ``"128 MiB"``, before compression. A larger
+            partition is split into several files. A single record that is larger than the limit is written to
+            a separate file.
 
         ``max_files_per_task`` : int or None, default 1024
-            The maximum number of directories to which one partition, or 32 MiB of a stream, may write. A
-            partition that needs more directories raises. With ``max_files_per_task=None``, the number of
-            directories is not limited.
+            The maximum number of directories to which the rows of one partition, or of 32 MiB of a stream,
+            may be written. The write raises if this number is exceeded. With ``max_files_per_task=None``, the
+            number of directories is not limited.
 
         ``compression_level`` : int, optional
             The compression level of the codec. A higher level produces smaller files but is slower. The valid
@@ -265,15 +267,16 @@ def to_tfrecord(
     Returns
     -------
     Commit or dask.dataframe.dask_expr.Scalar
-        The version that the write created, with the total rows, files and bytes of the dataset. ``details``
-        lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``. With
-        ``compute=False``, a lazy scalar that computes to the `Commit`.
+        The version that the write created, with the total rows, files and bytes of the dataset.
+        ``Commit.details`` lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``.
+        With ``compute=False``, a lazy scalar that computes to the `Commit`.
 
     Raises
     ------
     DestinationError
-        If the directory contains visible data or is inside another dataset, if ``ddf`` reads from the
-        directory to overwrite, or if an overwrite would remove files that are not TFRecord.
+        If the directory is inside another dataset, or if it contains visible data and neither ``append`` nor
+        ``overwrite`` is set. If an overwrite would replace a directory from which ``ddf`` reads, or remove
+        files that are not TFRecord.
     ConcurrentWriteError
         If another write was committed since this write was planned. An append does not raise
         ConcurrentWriteError.
@@ -362,8 +365,8 @@ def to_tfrecord(
         refuse_write_inside(store, mode)
         newest = None if mode == "create" else intact_snapshot(store)
         base = check_destination(store, mode, newest)
-        # Look again: the newest version is damaged, or was committed after the first call of
-        # `intact_snapshot`.
+        # The newest version is damaged, or was committed after the first call to `intact_snapshot`, so call
+        # it again.
         if base and newest is None and replaces:
             newest = intact_snapshot(store)
             base = base if newest is None else newest.number

@@ -49,7 +49,7 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Map each partition column to the text of the column's value in each directory.
+    """Map each partition column to its value in each directory, as text.
 
     The columns are in the order in which their names first appear in ``directories``. The text is null if the
     value is null, or if the directory has no level with the name of the column. Raise SchemaError if a
@@ -69,7 +69,7 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if one or more texts are not null and all of these texts are canonical 64-bit integers.
+    """Return int64 if there are texts other than null and all of them are canonical 64-bit integers.
     Otherwise, return string.
     """
     canonical = pc.match_substring_regex(texts, _CANONICAL)
@@ -77,7 +77,7 @@ def infer_type(texts: pa.Array) -> pa.DataType:
         return pa.string()
     try:
         texts.cast(pa.int64())
-    except pa.ArrowInvalid:  # some text is an integer with more than 64 bits
+    except pa.ArrowInvalid:  # one of the texts is an integer with more than 64 bits
         return pa.string()
     return pa.int64()
 
@@ -149,8 +149,8 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse texts as floats. Raise ArrowInvalid if no float of the type equals the number in a text, such as
-    a large integer.
+    """Parse texts as floats. Raise ArrowInvalid if an integer is too large for exact floats, or if a type
+    shorter than float64 loses digits of a number.
     """
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
@@ -184,8 +184,8 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Decode percent escapes. Spark escapes single ASCII characters. Writers other than Spark escape the
-    bytes of UTF-8 text.
+    """Decode percent escapes. Spark escapes only ASCII characters. Writers other than Spark escape the bytes
+    of UTF-8 text.
     """
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
@@ -194,7 +194,7 @@ def _unescaped(match: re.Match[str]) -> str:
         return found.decode("latin-1")
 
 
-# The types whose values are reordered by the kernel, which is faster than Arrow.
+# The compiled kernel reorders values of these types, because it is faster than Arrow.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
@@ -322,8 +322,8 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
     # `to_pylist` raises for a date in the year 20,000, for example.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
-        # Floats are not compared: a Python float can represent every float of Arrow, and NaN differs from
-        # itself.
+        # Floats need no check, because a Python float can represent every float of Arrow. A check would fail
+        # for NaN.
         back = pa.chunked_array([pa.array(values, column.type)])
         if pa.types.is_floating(column.type) or back.equals(column):
             return values

@@ -1,9 +1,9 @@
 """Let DuckDB, DataFusion and pyarrow query a dataset.
 
 `ArrowDataset` extends `pyarrow.dataset.Dataset`, because query engines accept no other class. The engines
-call only the methods that this module overrides. Arrow's C++ code would read the files of the parent class
-instead of calling the overridden methods. The parent class gets a single file that does not exist, so that a
-read by C++ code raises an error.
+call only the methods that this module overrides. Arrow's C++ code ignores Python methods, and reads the files
+that were passed to the parent class. `ArrowDataset` passes one file that does not exist, so that a read by
+C++ code raises an error.
 """
 
 import pickle
@@ -29,14 +29,14 @@ from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 
-# The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces in order
-# or in parallel. Reading column files takes a constant time for each piece, so smaller pieces would slow down
-# reads.
+# The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces of a
+# dataset in order or in parallel. Reading column files has a fixed cost for each piece, so smaller pieces
+# would slow down reads.
 PIECE_BYTES = 1 << 25
 
 _BATCH_ROWS = 131_072
 
-# The parent class gets this path as its only file. Errors of Arrow's C++ code contain the path.
+# The path of the only file that is passed to the parent class. Errors of Arrow's C++ code contain the path.
 _MISSING = "/(Arrow cannot read a Dataset: call the methods of the dataset itself)"
 
 

@@ -57,7 +57,7 @@ _TABLE_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """The encoded records of a piece or of a part of a piece, in one block for each split."""
+    """Hold encoded records of one piece. The records of each split form one block."""
 
     piece: int
     blocks: list[Records]
@@ -85,7 +85,7 @@ class RecordReader:
     """Read pieces of a dataset as encoded records. Several threads may call `read` at the same time.
 
     The windows of one iteration share the reader's decoder and memory. Memory is allocated in large parts,
-    which the kernel reuses for later windows.
+    and the memory pool of the C++ kernel reuses them for later windows.
     """
 
     def __init__(self, source: "DatasetSource") -> None:
@@ -111,8 +111,7 @@ class RecordReader:
 class ShuffleWindow:
     """The records of several pieces in a random order, with the methods of `pyarrow.Table` that batches need.
 
-    ``order`` contains, for each row of the window, the index of the row's record among all records of
-    ``pieces``.
+    Row ``i`` of the window is the record with the index ``order[i]`` among all records of ``pieces``.
     """
 
     def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
@@ -170,10 +169,11 @@ class ShuffleWindow:
 
 
 class DatasetSource:
-    """A TFRecord dataset, which several threads may read in pieces of about ``blocksize`` stored bytes.
+    """A TFRecord dataset, divided into pieces of about ``blocksize`` stored bytes.
 
-    ``counts`` contains the number of rows of each piece. ``fingerprint`` is a hash that identifies the rows,
-    computed without reading the rows. ``version`` is None if the dataset has no snapshot.
+    Several threads may read pieces at the same time. ``counts`` contains the number of rows of each piece.
+    ``fingerprint`` is a hash that identifies the rows, computed without reading the rows. ``version`` is None
+    if the dataset has no snapshot.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:

@@ -1,5 +1,4 @@
-"""Implement `iter_batches`, which returns Arrow record batches of an exact size, shuffled, sharded and
-resumable.
+"""Implement `iter_batches`: Arrow record batches of an exact size, with shuffling, sharding and resuming.
 
 The data of a source is read in pieces, such as blocks of files. With ``shuffle``, the pieces are shuffled
 first, and then the rows within each window of several pieces. A shard is a range of positions in the row
@@ -38,7 +37,8 @@ from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_fu
 class Position(NamedTuple):
     """The rows that remain: the rest of the current window, if there is one, and the rows of later spans.
 
-    ``returned`` is the number of returned rows of the window, and ``left`` is the number of remaining rows.
+    ``returned`` counts the rows of the window that were already returned, and ``left`` counts those that
+    remain.
     """
 
     window: Span | None
@@ -91,24 +91,24 @@ def iter_batches(
         less memory than a shuffle buffer, but a batch mixes rows of only these blocks. With "blocks", the
         rows have the order of `RecordTable.block_order`. "blocks" requires a path.
     seed : int, default 0
-        The seed of the random row order. The order depends on both ``seed`` and ``epoch``.
+        The seed of the random row order. The row order depends on both ``seed`` and ``epoch``.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
         contains fewer rows. The buffer stores undecoded records, and the records of each batch are decoded
-        when the batch is returned. The buffer stores decoded rows, not records, if the source is a Dask
-        collection, if ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a column of
-        lists or bytes.
+        when the batch is returned. If the source is a Dask collection, the buffer stores decoded rows
+        instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a
+        column of lists or bytes.
     epoch : int, default 0
-        The number of the epoch. With ``shuffle``, each epoch has a different row order.
+        The epoch, counted from 0. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
         The index of the shard to return, counted from 0, and the number of shards. If the source is a path,
         the sizes of the shards differ by at most one row. By default, every row is in exactly one shard. If
         the source is a Dask collection, each shard consists of whole partitions.
     uneven : "keep", "drop" or "pad", default "keep"
         What to do if the rows cannot be divided equally among the shards. "keep" makes some shards one row
-        longer than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards,
-        so that all shards have the same length. If an iteration resumes with a different number of shards,
-        "pad" may repeat more rows, but fewer than the number of new shards. For a Dask collection, only
+        longer than others. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards, so
+        that all shards have the same length. If an iteration resumes with a different number of shards, "pad"
+        may repeat additional rows, but fewer rows than there are new shards. For a Dask collection, only
         "keep" is allowed.
     prefetch : int, default 2
         The number of blocks or partitions that threads read ahead. With ``prefetch=0``, the calling thread
@@ -118,8 +118,9 @@ def iter_batches(
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
         continues with the next row. If the number of shards has changed, pass the states of all shards. The
         remaining rows are divided among the new shards. The columns and the parameters of the shuffle must
-        not change, but ``batch_size`` may change. If the dataset has a newer version than the state, the
-        iteration continues with the version of the state, unless ``version`` selects another version.
+        not change, but ``batch_size`` may change. If the state belongs to an older version of the dataset,
+        the iteration continues with that version. The call raises an error if ``version`` selects another
+        version.
     **read
         Keywords of `read_tfrecord` that control what is read from a path, such as ``schema``, ``filters`` and
         ``version``. ``max_corrupt`` applies to each block separately. If ``filters`` or ``on_corrupt``
@@ -135,8 +136,8 @@ def iter_batches(
     Raises
     ------
     TFRecordError
-        If an argument has a wrong type or value, if there are more shards than rows, if ``start`` belongs to
-        another dataset or to other arguments, or if ``start`` lacks the state of a shard.
+        If an argument has a wrong type or value, or if there are more shards than rows. If ``start`` was
+        saved with another dataset or other arguments, or lacks the state of a shard.
     FileChangedError
         If a file was rewritten after the call of `iter_batches`.
 
@@ -170,10 +171,10 @@ SHARED_PARAMETERS.update(signature(iter_batches).parameters)
 class Batches:
     """An iterator over Arrow record batches. `iter_batches` returns this iterator.
 
-    Several threads may share the iterator. The iterator has the interface of an Arrow stream
-    (``__arrow_c_stream__``) of the remaining rows. Anything that accepts an Arrow stream, such as
-    ``pyarrow.table(batches)`` or ``polars.DataFrame(batches)``, can read the remaining rows once. The batches
-    of the stream may have any size.
+    Several threads may share the iterator. The iterator exports the remaining rows as an Arrow stream
+    (``__arrow_c_stream__``). Anything that accepts an Arrow stream, such as ``pyarrow.table(batches)`` or
+    ``polars.DataFrame(batches)``, can read the remaining rows once. The batches of the stream may have any
+    size.
 
     Parameters
     ----------
@@ -182,9 +183,9 @@ class Batches:
     epoch, shard, start
         These parameters have the same meaning as in `iter_batches`.
     part : tuple of int, default (0, 1)
-        The index of the part of the shard to return, counted from 0, and the number of parts. If the source
-        is a path, each part ends between two batches, so that all parts together have as many batches as the
-        shard. A part may be empty.
+        The index of the part to return, counted from 0, and the number of parts into which the shard is
+        divided. If the source is a path, each part ends between two batches, so that all parts together have
+        as many batches as the shard. A part may be empty.
 
     Attributes
     ----------

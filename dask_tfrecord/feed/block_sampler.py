@@ -35,13 +35,13 @@ class BlockSampler(Sampler[Numbers]):
     Use the sampler as in ``DataLoader(dataset, batch_sampler=BlockSampler(dataset.table, 256),
     collate_fn=dataset.collate)``.
 
-    In the order of the sampler, a table reads and decompresses each block about once in an epoch. With a
-    uniformly random order, a table reads and decompresses a block for almost every row of a compressed file.
+    With this sampler, a table reads and decompresses each block about once per epoch. With a uniformly random
+    order, a table reads and decompresses a block for almost every row of a compressed file.
 
     Parameters
     ----------
     table : RecordTable
-        The table of the dataset. For a `TFRecordTable`, pass the attribute ``table``.
+        The `RecordTable` whose rows are sampled. For a `TFRecordTable`, pass the attribute ``table``.
     batch_size : int
         The number of rows in each batch.
     seed : int, default 0
@@ -177,7 +177,7 @@ class BlockSampler(Sampler[Numbers]):
         Raises
         ------
         TFRecordError
-            If an object is not a state, or if the state belongs to another table or to other arguments.
+            If ``state`` is not a valid state, or was saved with another table or other arguments.
         """
         given = state if isinstance(state, list | tuple) else [state]
         found = [_state_in(one) for one in given]
@@ -193,7 +193,7 @@ class BlockSampler(Sampler[Numbers]):
         self._next = epoch + 1, []
         order = self._order(epoch)
         # The DataLoader assigns batch k to worker k % workers. The parts with the most batches come first.
-        # The last batch of the last part is the last batch of the epoch, which may be incomplete.
+        # The epoch ends with the last batch of the last part, which may be incomplete.
         parts = sorted(
             ((one, order.rows(one.spans, self._table.block_starts)) for one in self._begin(epoch, states)),
             key=lambda part: -self._batches(part[1]),
@@ -211,7 +211,7 @@ class BlockSampler(Sampler[Numbers]):
 
 
 class _TableSource(NamedTuple):
-    """The properties of the sampled table that a state stores."""
+    """The properties of the sampled table with which states are created and checked."""
 
     version: int | None
     fingerprint: str

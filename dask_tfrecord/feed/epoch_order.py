@@ -2,7 +2,7 @@
 
 With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows of each group of blocks.
 `shuffle_statistics` measures how far an order is from a uniformly random order. Each use of random numbers
-has a separate random stream, so that no order depends on another order.
+has a separate random stream, so that the orders are independent of each other.
 """
 
 from collections import deque
@@ -26,8 +26,8 @@ from dask_tfrecord.feed.batch_sources import WINDOW_BYTES, DatasetSource, Encode
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.row_selection import BLOCK_BYTES
 
-# The purpose of a stream of random numbers: the items that the numbers shuffle. The key of a stream contains
-# the position of the purpose in this list.
+# Each name says what a stream of random numbers shuffles. The key of the stream contains the index of the
+# name in this list.
 Use = Literal["pieces", "window", "rows", "files", "records"]
 
 
@@ -48,12 +48,13 @@ def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequen
 # The index of a shard (or of a part of a shard), and the number of shards (or parts). Indices start at 0.
 Fraction: TypeAlias = tuple[int, int]
 
-# `Rows` are the rows of a piece. A `Piece` contains the rows of a piece, or is a `Slice` without rows.
+# `Rows` are the decoded or encoded rows of a piece. A `Piece` is either `Rows`, or a `Slice`, which only
+# names a range.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
 Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 
-# The stored size of a piece in bytes: without a shuffle, and with a shuffle. Larger pieces need fewer
-# requests to the store, and smaller pieces improve the shuffle.
+# Two piece sizes in stored bytes: the first for reads without a shuffle, the second for ``shuffle="buffer"``.
+# Larger pieces need fewer requests to the store, and smaller pieces improve the shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
@@ -61,7 +62,7 @@ _SHUFFLED_BYTES = 1 << 20
 # into a shuffle buffer.
 _MANY_ROWS = 10_000
 
-# ``shuffle="blocks"`` shuffles the rows of at most ``_GROUP_BLOCKS`` blocks together. A group with fewer than
+# ``shuffle="blocks"`` shuffles the rows of up to ``_GROUP_BLOCKS`` blocks at a time. A group with fewer than
 # ``_GROUP_BLOCKS`` blocks is complete as soon as it has ``_GROUP_BYTES`` stored bytes.
 _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
@@ -142,7 +143,7 @@ def plan_batches(
 
 
 def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
-    """Warn if a shuffle buffer contains rows of few blocks, and the rows are sorted by a column."""
+    """Warn if the rows are sorted by a column and a shuffle buffer holds rows of only a few blocks."""
     total = sum(source.counts or ())
     if total < _MANY_ROWS:
         return
@@ -182,10 +183,10 @@ class Slice(NamedTuple):
 class Span(NamedTuple):
     """A range of positions in the row order of an epoch.
 
-    A position counts the rows of the epoch in the order before each window is shuffled. For a Dask
-    collection, positions count partitions, not rows. The span of a partly returned window is the whole
-    window, and ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For
-    a window of a Dask collection, ``last`` is None.
+    Positions refer to the row order before the rows within each window are shuffled. For a Dask collection,
+    positions count partitions, not rows. If only part of a window was returned, its span still covers the
+    whole window. ``first`` and ``last`` then give the range of the remaining rows in the window's shuffled
+    order. For a window of a Dask collection, ``last`` is None.
     """
 
     start: int
@@ -197,7 +198,7 @@ class Span(NamedTuple):
     def size(self) -> int:
         """The number of rows.
 
-        For a Dask collection, the number of partitions, with each window counted as 1.
+        For a Dask collection, this is the number of partitions, or 1 if the span is a window.
         """
         if self.first is None:
             return self.stop - self.start
@@ -217,7 +218,7 @@ class Span(NamedTuple):
 
 
 def part_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
-    """Return the rows from ``start`` to before ``stop``, counted across all spans."""
+    """Return the rows from ``start`` up to, but not including, ``stop``, counted across all spans."""
     found = []
     for span in spans:
         first, last = max(start, 0), min(stop, span.size)
@@ -267,10 +268,10 @@ class OrderedRows:
 class Order:
     """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in the epoch's order.
 
-    ``ends`` contains the position at which each piece begins, and the end of the last piece. If
-    ``is_counted`` is False, positions count pieces, not rows. ``seed`` contains the seed and the epoch of a
-    shuffle. A window has at least ``buffer`` rows, unless the rows are large. If windows are groups of
-    blocks, ``sizes`` contains the stored bytes of each piece.
+    ``ends`` contains the start position of each piece, followed by the end of the last piece. If
+    ``is_counted`` is False, positions count pieces, not rows. ``seed`` pairs the seed of the shuffle with the
+    epoch, and is None without a shuffle. A window has at least ``buffer`` rows, unless the rows are large. If
+    windows are groups of blocks, ``sizes`` contains the stored bytes of each piece.
     """
 
     pieces: Ints
@@ -321,7 +322,7 @@ class Order:
         raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
     def windows(self, spans: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
-        """Divide spans into windows. ``pieces`` are the slices of all spans, or the rows of these slices."""
+        """Divide spans into windows. For each slice of the spans, ``pieces`` yields the slice or its rows."""
         for number, span in enumerate(spans, 1):
             slices = self.slices(span)
             found: list[Piece] = []
@@ -449,8 +450,8 @@ def read_slices(
         while ahead:
             yield ahead.popleft().result()
     finally:
-        # Python may delete the generator while this thread starts a thread, and so holds a lock that ending
-        # threads need. While this thread holds the lock, waiting for the threads of the pool would never end.
+        # Python may delete the generator while this thread is starting another thread. This thread then holds
+        # a lock that the threads of the pool need to end, so waiting for them would be a deadlock.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -469,7 +470,7 @@ class ShuffleStatistics:
     Attributes
     ----------
     rows, blocks, batch_size : int
-        The number of rows in the order, of blocks in the table, and of rows in a batch.
+        Three counts: the rows in the order, the blocks in the table, and the rows in a batch.
     displacement : tuple of float
         The distance between a row's position in the order and its position in the files, as a fraction of all
         rows: the mean, and the quantiles 0.1, 0.5 and 0.9.

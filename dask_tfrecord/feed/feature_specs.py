@@ -39,7 +39,8 @@ class FeatureSpec:
     sequence : dict of str to feature
         The argument ``sequence_features`` of `tf.io.parse_sequence_example`. The dict is empty for Examples.
     casts : dict of str to tf.DType
-        The tensor type of each column for which the parser returns a different type.
+        The tensor type to which each column is cast after parsing. Columns that the parser already returns
+        with the right type are left out.
     scales : dict of str to int
         The number of decimal places of each decimal column.
     """
@@ -87,7 +88,8 @@ def feature_spec(
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. A snapshot of the dataset records which columns contain no nulls.
+        A path that `read_tfrecord` accepts. If the dataset has a snapshot, the snapshot says which columns
+        contain no nulls.
     columns : str or list of str, optional
         The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
@@ -132,7 +134,7 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return a text that says what TensorFlow's own reader cannot do for the read, or None."""
+    """Return a requirement of the read that TensorFlow's own reader cannot meet, or None if it meets all."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:

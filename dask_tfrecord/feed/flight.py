@@ -79,7 +79,10 @@ def serve(
 
 
 def _reason(location: str) -> str | None:
-    """Return the reason why the system refuses an address, or None. gRPC only prints the reason."""
+    """Return why the operating system refuses an address, or None.
+
+    gRPC prints the reason, but does not include it in the error.
+    """
     try:
         address = urlsplit(location)
         if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):

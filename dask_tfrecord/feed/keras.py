@@ -49,8 +49,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     seed : int, default 0
         The seed of the random order.
     epoch : int, default 0
-        The number of the first epoch. If ``epoch`` equals the ``initial_epoch`` of ``fit``, a resumed run has
-        the same row orders as an uninterrupted run.
+        The first epoch, counted from 0. If ``epoch`` equals the ``initial_epoch`` of ``fit``, a resumed run
+        has the same row orders as an uninterrupted run.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
@@ -107,7 +107,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
         self._shuffle, self._seed = shuffle, seed
         self._epoch = epoch
-        self._requested: set[int] = set()  # The indices of the requested batches of the current order.
+        self._requested: set[int] = set()  # The batches requested so far in the current order, by index.
         # True if the row order must change after the last batch of the order is requested.
         self._is_due = False
         # True if the row order changed when the last batch of the order was requested.
@@ -148,10 +148,10 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     def on_epoch_end(self) -> None:
         """Advance to the next epoch, which has a different row order.
 
-        With ``fit(steps_per_epoch=...)``, Keras calls the method before all batches were returned. If batches
-        of the epoch remain, the order changes after the last batch. Keras calls the method even before the
-        first epoch, after building the model with the first batches. The batches with which the model was
-        built are returned again.
+        With ``fit(steps_per_epoch=...)``, Keras may call this method before all batches have been returned.
+        If batches of the epoch remain, the order changes after the last batch. Keras calls the method even
+        before the first epoch, after building the model with the first batches. The batches with which the
+        model was built are returned again.
         """
         with _ORDERS:
             is_before, self._is_new = self._is_new, False
@@ -161,7 +161,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             if self._is_ahead and not self._requested:
                 self._is_ahead = False
                 return
-            # If there are several workers, Keras begins the next epoch with the first batch.
+            # With several workers, Keras begins the next epoch with the first batch, even if batches of this
+            # epoch remain.
             is_complete = len(self._requested) in (0, len(self))
             if is_complete or self.workers > 1 or self.use_multiprocessing:
                 self._advance()

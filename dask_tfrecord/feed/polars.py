@@ -1,4 +1,4 @@
-"""Implement `scan_tfrecord`, which returns a lazy frame of Polars for a dataset.
+"""Implement `scan_tfrecord`, which returns a Polars LazyFrame that reads a dataset.
 
 The module uses the interface of Polars for external readers, which Polars marks as unstable. The module was
 checked with Polars 2.1.
@@ -51,12 +51,12 @@ def scan_tfrecord(
     columns: str | Sequence[str] | None = None,
     **read: Unpack[ReadKeywords],
 ) -> pl.LazyFrame:
-    """Return a lazy frame of Polars for a dataset. The data files are read when the query is collected.
+    """Return a Polars LazyFrame that reads a dataset. The data files are read when the query is collected.
 
     Only the columns of the query are decoded, and only files that can contain a row of the result are opened.
-    Polars itself applies the filters of the query to the rows, so filters follow the rules of Polars. A slice
-    of the frame stops reading after enough rows. If a snapshot describes the files, counting the rows and
-    reading the last rows need no search for records.
+    Polars itself applies the filters of the query to the rows, so filters follow the rules of Polars. Reading
+    a slice of the frame stops as soon as enough rows have been read. If a snapshot describes the files,
+    Polars can count the rows and read the last rows without searching the files for record boundaries.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
 
 def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
-    """Return the record offsets of the file with the splits ``group``, or None if they are unknown."""
+    """Return the record offsets of the file whose splits are ``group``, or None if they are unknown."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
     # The offsets in column files refer to the decompressed content of the data files.
@@ -196,8 +196,8 @@ class RecordBuffers:
         found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
         ranges = {unit: one for unit, one in found_ranges if one is not None}
         stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
-        # A file may be compressed although the file name has no suffix. A range of a compressed file does not
-        # begin with a record.
+        # A file may be compressed although the file name has no suffix. A range of a compressed file does
+        # not begin with a valid record header, so the whole block is read instead.
         read = {
             unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
         }
@@ -215,8 +215,8 @@ class RecordBuffers:
     def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
         """Return the path, start and stop of the requested range of a remote split.
 
-        Return None to read the whole split: if a range of the split was read before, or if the requested
-        range is half of the split or more.
+        Return None if the whole split should be read, because a range of it was read before, or because the
+        requested range is at least half of the split.
         """
         offsets = self.offsets[unit]
         if offsets is None or self._mapped(store, unit) is not None:

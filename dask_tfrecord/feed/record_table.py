@@ -51,7 +51,7 @@ from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
 
 
 def elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Convert rows to dicts of Python values. Lists of numbers and tensors become NumPy arrays."""
+    """Convert rows to dicts of Python values. Tensors and lists of numbers become NumPy arrays."""
     names = batch.schema.names
     columns = [_values(column) for column in batch.columns]
     if not columns:
@@ -115,8 +115,8 @@ class RecordTable:
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``. With ``filters``, the table contains only the rows that pass the filters. Opening a table
         with ``filters`` reads the filter columns from all files in which rows may pass. If ``on_corrupt``
-        skips damage, the table contains only undamaged records, opening the table reads all files, and
-        reading a record reads a whole block.
+        skips damage, the table contains only undamaged records. Opening such a table reads all files, and
+        each access to a record reads a whole block.
 
     Attributes
     ----------
@@ -131,8 +131,8 @@ class RecordTable:
         If the path has no files to read.
     CorruptRecordError
         If a checksum shows that the length or the payload of a record is damaged. A table verifies the
-        payloads of returned records only. The lengths of records that are not returned are verified only
-        where the table searches for records.
+        payloads of returned records only. For records that are not returned, only the lengths are verified,
+        and only in files and blocks that the table searches for records.
 
     Notes
     -----
@@ -145,9 +145,9 @@ class RecordTable:
     blocks, from remote uncompressed files.
 
     If column files contain all columns of the table, and the columns take at most 64 MiB of memory, the table
-    reads the columns when it is opened, and keeps them in memory. Reading records from columns in memory only
-    checks that the data files are unchanged. The pickled table contains the columns that are kept in memory,
-    instead of the record offsets.
+    reads the columns when it is opened, and keeps them in memory. With columns in memory, reading a record
+    does not open a data file: the table only checks that the data files are unchanged. A pickled table with
+    columns in memory contains the columns instead of the record offsets.
 
     Examples
     --------
@@ -343,7 +343,7 @@ class RecordTable:
         seed : int, default 0
             The seed of the random order.
         epoch : int, default 0
-            The number of the epoch. Each epoch has a different order.
+            The epoch, counted from 0. Each epoch has a different order.
         shard : tuple of int, default (0, 1)
             The index of the shard to return, counted from 0, and the number of shards. By default, each
             record is in exactly one shard.
@@ -417,7 +417,7 @@ class RecordTable:
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
-        """Read one record. Unlike `batch`, this method does not sort and group record indices."""
+        """Read one record. Unlike `batch`, this method does not sort or group record indices."""
         if self._dataset.options.damage.skips or self._columns is not None:
             return self.batch([index])
         row = self._rows.record(index)
@@ -453,7 +453,7 @@ class RecordTable:
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
     ) -> pa.RecordBatch:
-        """Decode the records that the rows ``order`` of ``places`` describe.
+        """Decode the records that ``places[order]`` describes.
 
         ``wanted`` and ``units`` contain the record index and the unit index of each decoded record.
         """

@@ -33,7 +33,7 @@ CHECKSUM = "checksum"
 
 
 class Share(NamedTuple):
-    """One share of some rows: the share with the index ``number`` among ``total`` shares.
+    """The share with the index ``number`` of some rows that are divided into ``total`` shares.
 
     ``whole`` is a hash of all divided rows and of the way in which they were divided. Shares with different
     hashes must not be mixed, because they may overlap or leave out rows.
@@ -83,7 +83,7 @@ def _is_sealed(state: Any, keys: Collection[str]) -> bool:
 
 
 def check_sealed(state: Any, keys: Collection[str], owner: str) -> State:
-    """Return ``state`` if `state_dict` of the class ``owner`` has returned this state. Otherwise, raise."""
+    """Return ``state``, or raise if it is not an unchanged state of the class ``owner``."""
     if not _is_sealed(state, keys):
         problem = f"this is not a state of {owner}, or the state was changed"
         raise TFRecordError(problem, "pass the result of state_dict unchanged")
@@ -107,9 +107,9 @@ def _arguments(plan: Plan) -> dict[str, Any]:
 
 
 def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
-    """Validate ``start=``. Return the plan for the dataset version of the states, and the states.
+    """Validate ``start=``, and return a plan and a list of states.
 
-    The states may belong to an older version of the dataset than the newest version.
+    If the states belong to an older version of the dataset, the returned plan reads this version.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
     keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}

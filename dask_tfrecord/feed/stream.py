@@ -1,8 +1,8 @@
 """Serve Arrow IPC streams and write Feather files, for the Arrow datasets of TensorFlow I/O.
 
-Threads send one pass over the rows to each connection, through sockets and file descriptors. A stream that
-fails ends with a broken message instead of the end-of-stream marker. The broken message makes every client
-raise, so that no client mistakes the received rows for all rows.
+Each connection receives one pass over the rows, which a thread sends through a socket or a file descriptor. A
+stream that fails ends with a broken message instead of the end-of-stream marker. The broken message makes
+every client raise, so that no client mistakes the received rows for all rows.
 """
 
 import logging
@@ -38,7 +38,7 @@ class ClientLeftError(Exception):
 
 @dataclass(eq=False, repr=False)
 class Sink:
-    """Send a stream to one client, through a socket or a pipe. The sink closes the file descriptor."""
+    """Send a stream to one client, through a socket or a pipe."""
 
     _number: int
     _connection: socket.socket | None = None
@@ -185,8 +185,8 @@ _LOG = logging.getLogger(__name__)
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 
-# `close` waits at most this many seconds for a batch that is being sent, and then as long for a batch that is
-# being read.
+# `close` waits up to this many seconds for running passes to end. It then interrupts their sends, and waits
+# up to this many seconds again.
 _PATIENCE = 2.0
 
 
@@ -459,8 +459,8 @@ def serve(
         The columns to serve, in this order. By default, all columns are served.
     batch_mode : "keep", "drop" or "auto", default "keep"
         What to do if the last batch of an endpoint has fewer rows than ``batch_size``, as in `iter_batches`.
-        If the second or a later endpoint has no rows, reading that endpoint fails, because TensorFlow I/O
-        would crash.
+        If the second or a later endpoint has no rows, its pass fails instead of sending an empty stream, on
+        which TensorFlow I/O would crash.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
         the lists, and fills null lists of a fixed size. Null lists of variable length become empty lists. By
@@ -475,8 +475,8 @@ def serve(
     Returns
     -------
     StreamServer
-        The running server, which is also a context manager. Each connection receives all rows of the
-        connected endpoint.
+        The running server, which is also a context manager. Each connection receives all rows of its
+        endpoint.
 
     Raises
     ------

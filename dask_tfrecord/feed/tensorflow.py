@@ -52,7 +52,8 @@ _GLOBAL_SEED = 87_654_321
 # The functions with which TensorFlow pipelines check that files have not changed.
 checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 
-# TensorFlow raises an error with this message if a file's number of records differs from the snapshot.
+# TensorFlow raises an error with this message if the number of records in a file differs from the number in
+# the snapshot.
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 
@@ -60,8 +61,8 @@ _MISCOUNTED = "FileChangedError: the file has not as many records as when the da
 def _without_global_seed() -> Iterator[None]:
     """Make pipelines that are built in the ``with`` block independent of `tf.random.set_seed`.
 
-    The private attribute `_seed` was checked with TensorFlow 2.21. Calling `set_seed` would restart the
-    random numbers of the whole program.
+    The function replaces the private attribute `_seed`, because calling `set_seed` would restart the random
+    numbers of the whole program. This was checked with TensorFlow 2.21.
     """
     from tensorflow.python.eager import context
 
@@ -205,14 +206,14 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
 
 Engine = Literal["kernel", "native"]
 
-# The smallest average record size in bytes for which "native" is the default engine. In addition to the
-# copies for an Arrow batch, the engine "kernel" copies the bytes twice. After each batch, the C library
-# returns the memory of the two additional copies to the system.
+# The smallest average record size in bytes for which "native" is the default engine. The engine "kernel"
+# decodes records to an Arrow batch, and then copies the bytes of values twice more. After each batch, the C
+# library returns the memory of the two additional copies to the system.
 _LARGE_RECORD_BYTES = 1 << 18
 
-# A block of this many bytes is allocated and freed once. After a block of this size is freed, glibc keeps
-# this much freed memory (see mallopt(3)). For images of 100 KB, keeping freed memory saves a third of the CPU
-# time.
+# Allocating and freeing a block of this many bytes once makes glibc keep more freed memory instead of
+# returning it to the system (see mallopt(3)). For images of 100 KB, keeping freed memory saves a third of the
+# CPU time.
 _FREED_BYTES = 24 << 20
 
 # The `Batches` objects from which running TensorFlow pipelines read.
@@ -254,11 +255,12 @@ def tensorflow_dataset(
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element is a dict of tensors.
     engine : "kernel" or "native", optional
-        The engine "kernel" decodes with the kernel of this library, which takes less CPU time for numbers
-        than "native". The engine "native" lets TensorFlow read and parse the files, so the dataset also runs
-        in the tf.data service and on TPU hosts. By default, the engine is "native" for local files with known
-        row counts and a binary column, if TensorFlow can read the records, the average record has at least
-        256 KiB, and no argument requires "kernel". In all other cases, the default engine is "kernel".
+        The engine "kernel" decodes records with this library. For numbers, "kernel" takes less CPU time than
+        "native". The engine "native" lets TensorFlow read and parse the files, so the dataset also runs in
+        the tf.data service and on TPU hosts. By default, the engine is "native" for local files with a binary
+        column and an average record of at least 256 KiB. This requires that the row counts are known, that
+        TensorFlow can read the records, and that no argument requires "kernel". In all other cases, the
+        default engine is "kernel".
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
         rows are not shuffled. "blocks" requires the engine "kernel".
@@ -280,15 +282,16 @@ def tensorflow_dataset(
         strings to the length of the longest list of the batch.
     epoch : int, optional
         The epoch of the first iteration. Each later iteration reads the next epoch. By default, the first
-        iteration is the epoch of ``start`` or the epoch 0. The engine "native" has no numbered epochs.
+        iteration reads the epoch of ``start``, or epoch 0 without ``start``. The engine "native" has no
+        numbered epochs.
     start : dict or list of dict, optional
-        The state after which the first iteration continues, or a list of the states of all shards, as in
-        `iter_batches`. Iterations after the first iteration cover whole epochs. ``start`` requires the engine
-        "kernel".
+        The state from which the first iteration continues, or a list of the states of all shards, as in
+        `iter_batches`. Later iterations cover whole epochs. ``start`` requires the engine "kernel".
     state_column : str, optional
         The name of an additional feature: a scalar string tensor that contains the state after the batch as
-        JSON. To resume, pass ``start=json.loads(...)`` of the state of the last batch that was used. Batches
-        that ``prefetch`` has prepared do not change the state. ``state_column`` requires the engine "kernel".
+        JSON. To resume, pass ``start=json.loads(state)``, where ``state`` is the string from the last batch
+        that was used. Batches that ``prefetch`` has prepared do not change the state. ``state_column``
+        requires the engine "kernel".
     prefetch : int, default 2
         The number of batches that are prepared ahead.
     **read
@@ -374,7 +377,8 @@ def tensorflow_dataset(
             **read,
         )
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)
-    if lists != "ragged":  # convert whole batches, because a batch may contain lists of several files
+    # Convert only complete batches: the lists of a batch may come from several files, but need one shape.
+    if lists != "ragged":
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
@@ -487,7 +491,8 @@ def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
     # `from_generator` accepts NumPy arrays if no column is ragged. With ragged columns, `from_generator`
-    # requires tensors. A list of texts is converted to a tensor twice as fast as an array of texts.
+    # requires tensors. Converting a list of strings to a tensor is twice as fast as converting an array of
+    # strings.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

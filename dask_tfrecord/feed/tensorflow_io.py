@@ -26,7 +26,7 @@ _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "bin
 
 @dataclass(frozen=True)
 class Client:
-    """Describe what a client receives: the columns of ``source``, cast and without nulls, in batches.
+    """Describe what a client receives: batches with the columns of ``source``, cast and without nulls.
 
     An element of the client's dataset is a batch, or a single row if ``batch_size`` is None.
     """
@@ -78,8 +78,8 @@ class Client:
     def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
         """Return Python code that constructs a dataset with a class of `tensorflow_io.arrow`.
 
-        ``first`` is the name of the first parameter of the class, and ``places`` is the value of this
-        parameter.
+        ``first`` is the name of the class's first parameter. ``places`` is the argument for this parameter:
+        endpoints or file names.
         """
         arguments = {
             first: repr(list(places)),

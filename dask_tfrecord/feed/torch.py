@@ -160,15 +160,15 @@ class TFRecordBatches(IterableDataset[Any]):
     object is created. Rows that are appended afterwards are not read. If the dataset is overwritten, the
     iteration raises.
 
-    The states of all ranks can be loaded with different numbers of ranks and workers. If the dataset has a
-    newer version than a loaded state, the epoch of the state continues with the version of the state, and the
+    The states of all ranks can be loaded with different numbers of ranks and workers. If a loaded state
+    belongs to an older version of the dataset, the epoch of the state continues with that version, and the
     next epoch reads the newer version. To read the older version in later epochs, pass ``version``.
 
     The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration
     begins the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``)
     always begin with epoch 0. An iteration that continues from a loaded state keeps the epoch of the state.
-    If `set_epoch` chose a different epoch than the state, the chosen epoch applies to the following
-    iteration.
+    If `set_epoch` chose an epoch other than that of the state, the chosen epoch applies to the iteration
+    after the resumed one.
 
     Examples
     --------
@@ -215,7 +215,7 @@ class TFRecordBatches(IterableDataset[Any]):
         # the last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began
         # in workers.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
-        self._seen = 0  # The number of `set_epoch` calls that this process has followed.
+        self._seen = 0  # The number of `set_epoch` calls that this process has taken into account.
         self._chosen: int | None = None  # The epoch that the last `set_epoch` call chose.
         # The number of iterations that began in workers before the last iteration in this process.
         self._elsewhere = 0
@@ -230,7 +230,7 @@ class TFRecordBatches(IterableDataset[Any]):
         # Shared memory with one flag for each worker id. A flag is True after a worker with this id has
         # continued from the loaded state.
         self._continued = torch.zeros(0, dtype=torch.bool)
-        len(self)  # This call raises an error for a wrong argument before a worker would raise.
+        len(self)  # This call raises an error for a wrong argument before any worker starts.
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker process does not know the rank of the parent process.
@@ -293,9 +293,10 @@ class TFRecordBatches(IterableDataset[Any]):
         ----------
         state : dict or list of dict
             The state of this rank. If the number of ranks or of DataLoader workers has changed, pass a list
-            of the states of all ranks. The states may come from `state_dict`, or from torchdata's
-            `StatefulDataLoader`, whose state contains the states of all workers of a rank. The remaining rows
-            are divided among the new ranks and workers, and every remaining row is returned once.
+            of the states of all ranks. The states may come from `state_dict` or from torchdata's
+            `StatefulDataLoader`. A state of `StatefulDataLoader` contains the states of all workers of a
+            rank. The remaining rows are divided among the new ranks and workers, and every remaining row is
+            returned once.
 
         Raises
         ------

@@ -64,7 +64,7 @@ ColumnChunk: TypeAlias = tuple[int, int]
 # The size of each stored checksum in bytes.
 CHECKSUM_BYTES = 4
 
-# Adjacent row groups are read in one step if they have at most this many rows together (8 row groups of the
+# Adjacent row groups are read together if they have at most this many rows in total (8 row groups of the
 # largest size).
 _RUN_ROWS = 1 << 20
 
@@ -88,8 +88,8 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the position in `groups` of the first row group with rows from ``start`` to before ``stop``,
-        and all row groups with these rows.
+        """Return the position in `groups` of the first row group with rows in ``range(start, stop)``, and a
+        list of all row groups with such rows.
         """
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)
@@ -97,7 +97,7 @@ class _DataFile(NamedTuple):
 
 
 class ColumnFileReader:
-    """Read a column file. `StoredRows` reads the rows of one data file.
+    """Read one column file. `StoredRows` uses the reader to read the rows of one data file.
 
     Several threads may use a reader at the same time. `open_column_file` caches readers.
     """
@@ -123,7 +123,7 @@ class ColumnFileReader:
                 self._read_footer()
 
     def stores(self, schema: Schema) -> bool:
-        """Return True if a schema has columns, and the column file stores the features of all columns."""
+        """Return True if a schema has columns and the column file stores the features of all of them."""
         features = schema.columns
         return bool(features) and self.features.issuperset(features)
 
@@ -137,11 +137,11 @@ class ColumnFileReader:
         """
         try:
             yield
-        except SchemaError:  # decoding the records later raises an error that names the record
+        except SchemaError:  # when the records are decoded later, the error names the record
             pass
         except _StoreError as error:
             self._log(error.__cause__)
-        except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+        except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
             self._features, self._files, self._is_known = frozenset(), {}, True
             self._log(error)
 
@@ -262,8 +262,7 @@ class StoredRows:
         return reader.rows_of(entry.path, entry.bytes, entry.crc32c, entry.records)
 
     def read(self, schema: Schema, start: int, stop: int) -> pa.Table | None:
-        """Return the rows from ``start`` to before ``stop``, equal to the rows that decoding the records
-        would return.
+        """Return the rows in ``range(start, stop)``, which equal the rows decoded from the records.
 
         Return None if the column file lacks a column or is damaged, or if a value does not fit its column. If
         the result is None, the caller decodes the records, so that an error about a value names the record.
@@ -284,7 +283,7 @@ class StoredRows:
         return None
 
     def offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Return the offsets of the records from ``start`` to before ``stop``, and the end of the last
+        """Return the offsets of the records in ``range(start, stop)``, followed by the end of the last
         record.
 
         All values are offsets in the decompressed data file. Return None if the column file is damaged.
@@ -310,10 +309,10 @@ class StoredRows:
     def each(
         self, is_used: npt.NDArray[np.bool_], columns: Schema, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """Call ``read`` with ``columns``, and with the start and the stop of each range of used row groups.
+        """Call ``read(columns, start, stop)`` for each run of adjacent row groups that are used.
 
-        ``is_used`` contains a boolean for each row group. One call reads several adjacent row groups. Yield
-        the start, the stop and the result of each call.
+        ``is_used`` contains a boolean for each row group. A run has at most `_RUN_ROWS` rows. Yield the
+        start, the stop and the result of each call.
         """
         runs: list[tuple[int, int]] = []
         for at in np.flatnonzero(is_used).tolist():
@@ -346,7 +345,7 @@ def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, in
 
 
 def pack_checksums(checksums: list[int]) -> bytes:
-    """Serialize the checksums of all column chunks. In a column file, the result precedes the footer."""
+    """Serialize the checksums of all column chunks. A column file stores the result before the footer."""
     packed = np.array(checksums, "<u4").tobytes()
     return packed + crc32c(packed).to_bytes(CHECKSUM_BYTES, "little")
 
@@ -387,7 +386,7 @@ def _store_errors() -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+    except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
         raise _StoreError from error
 
 
@@ -406,14 +405,14 @@ def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
 
 
 # The limits of a row group: the number of rows, the number of bytes, and the number of bytes in each column.
-# Even a read of a few rows reads whole row groups. Only a column of texts or lists can reach the limit of
-# bytes in each column.
+# Even a read of a few rows reads whole row groups. Only a column of strings, byte strings or lists can reach
+# the limit on the bytes of a column.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
 _COLUMN_BYTES = 1 << 21
 
-# The largest size in bytes of a text column's dictionary. A column of mostly different texts is stored
-# without a dictionary.
+# The largest size in bytes of a text column's dictionary. A column whose strings are mostly distinct is
+# stored without a dictionary.
 _DICTIONARY_BYTES = 1 << 16
 
 
@@ -427,7 +426,7 @@ class _Sink(io.RawIOBase):
         self.bytes = 0
 
     def hold(self) -> io.BytesIO:
-        """Return a buffer that receives all further writes instead of the file."""
+        """Send all further writes to a buffer instead of the file, and return the buffer."""
         self._file = held = io.BytesIO()
         return held
 
@@ -470,7 +469,7 @@ class ColumnFileWriter:
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
         paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
         integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
-        # The name of a feature may equal the path of a list.
+        # The name of a feature may equal the path of another feature's list, such as "a.list.element".
         integers -= {path for path, kind in paths if kind != "int64"}
         self._writer = pq.ParquetWriter(
             self._sink,
@@ -489,7 +488,7 @@ class ColumnFileWriter:
         self._records = self._row_groups = 0
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
-        """Add rows of the current data file, in storage types.
+        """Add rows of the current data file. The columns of ``rows`` have storage types.
 
         ``offsets`` contains the offsets of the records in the decompressed data file.
         """
@@ -561,9 +560,9 @@ def create_column_file(
     """Create a column file that appears at ``path`` when the ``with`` block ends. `Store.create` creates the
     file.
 
-    The ``required`` features have a value in each row. Parquet writes and reads features without nulls
-    faster. The column file is not flushed to the disk, because a flush takes as long as writing many rows. A
-    power cut can damage a column file that was not flushed.
+    The ``required`` features have a value in each row. Parquet writes and reads a feature faster if the
+    feature is declared to have no nulls. The column file is not flushed to the disk, because a flush takes as
+    long as writing many rows. A power cut can damage a column file that was not flushed.
     """
     with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features, required)

@@ -101,7 +101,10 @@ def check_policy(policy: DamagePolicy) -> None:
 
 
 def check_quarantine_path(quarantine: Store, store: Store) -> None:
-    """Raise if the quarantine is inside the dataset, because later reads would treat its files as data."""
+    """Raise if later reads of the dataset would treat the files in the quarantine directory as data.
+
+    A directory inside the dataset is accepted only if its path below the root begins with "_" or ".".
+    """
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
@@ -140,7 +143,7 @@ class _FileLosses:
     first: list[DamagedRange] = field(default_factory=list)
 
     def add(self, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges that a check found in the part of the file at ``offset``."""
+        """Add the damaged ranges that a check found in data that begins at ``offset`` in the file."""
         lengths = checked.ends - checked.starts
         old = int(checked.continues)
         if old and self.count <= _LISTED:
@@ -163,9 +166,9 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    The methods raise CorruptRecordError if there is more damage than ``max_corrupt`` allows. If the damage
-    does not exceed the limit, `finish` warns about each damaged file. ``rows`` is the number of intact
-    records that were read.
+    `add` and `finish` raise CorruptRecordError if the damage exceeds ``max_corrupt``. If the damage does not
+    exceed the limit, `finish` warns about each damaged file. ``rows`` is the number of intact records that
+    were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -175,7 +178,7 @@ class Losses:
 
     @property
     def count(self) -> int:
-        """The number of skipped records and of skipped ranges without an identifiable record."""
+        """The number of skipped records, and of skipped ranges in which no record was identified."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager
@@ -188,8 +191,8 @@ class Losses:
     def add(self, path: str, offset: int, checked: Checked) -> None:
         """Add the damage that a check found in data that begins at ``offset`` of a file.
 
-        Raise CorruptRecordError if ``max_corrupt`` is an integer that the number of skipped records and
-        ranges exceeds.
+        If ``max_corrupt`` is an integer, raise CorruptRecordError when the total of skipped records and
+        ranges exceeds it.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -275,9 +278,10 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Copy an error, and add the path, the index of the record in the file, and remedies.
+    """Return a copy of an error with the path, the index of the record in the file, and remedies.
 
-    ``first`` is added to the record index of the error. ``longest`` is the ``max_record_bytes`` of the read.
+    ``first`` is the index in the file of the record that has index 0 in the error. ``longest`` is the
+    ``max_record_bytes`` of the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     error = error.replaced(path=error.path or path)

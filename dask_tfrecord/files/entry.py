@@ -25,8 +25,8 @@ PART_NAME = re.compile(
 )
 
 # The pattern and the size limit of a label that a user adds to file names. A file name with a valid label is
-# valid on every store and in every shell. The limit keeps the temporary name of an unfinished file below the
-# 255 bytes that most disks allow.
+# valid on every store and in every shell. The limit keeps the temporary name of an unfinished file within the
+# 255 bytes that most filesystems allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -70,8 +70,8 @@ def is_part(path: str) -> bool:
     return run_of(path) is not None
 
 
-# The largest size of a block in decompressed bytes. A block exceeds this size only if the block consists of a
-# single larger record.
+# The maximum size of a block in bytes, before compression. A block exceeds this size only if the block
+# consists of a single larger record.
 BLOCK_BYTES = 1 << 20
 
 
@@ -183,7 +183,7 @@ class FileEntry:
         wrote the snapshot did not store the codec.
     open_columns : tuple of str
         The names of the columns that contain values outside the known categories. Only the entry of a newly
-        written file contains these names, because a snapshot stores them in its schema.
+        written file contains these names; a snapshot stores them in its schema instead.
     """
 
     path: str
@@ -249,9 +249,9 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows in ``parts`` is one file. A column gets no statistics if the stored values differ from
-    the values in a table, as class numbers differ from class names. The statistics of struct fields have
-    names such as "a/b".
+    Each range of rows in ``parts`` is one file. A column gets no statistics if its stored values differ from
+    its values in a table, for example class numbers instead of class names. The statistics of struct fields
+    have names such as "a/b".
     """
     if not parts or not schema.fields:
         return [()] * files
@@ -264,8 +264,8 @@ def file_statistics(
 def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]:
     """Return the statistics of a new file that contains the records of all ``files``.
 
-    A column gets statistics if each file with records has statistics of the column. A minimum or maximum is
-    None if the bound is unknown in any file that contains values of the column.
+    A column gets statistics only if every file with records has statistics for it. A minimum or maximum is
+    None if it is unknown for any file that contains values of the column.
     """
     filled = [file for file in files if file.records] or files[:1]
     of_files = [{column.name: column for column in file.statistics} for file in filled]
@@ -306,7 +306,7 @@ def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[C
 
 
 def _bounds(column: Field, stored: list[Any]) -> list[Any]:
-    """Convert the minimum or maximum of a column in each file to a Python value.
+    """Convert the minima or the maxima of a column, one for each file, to Python values.
 
     A value that is too long, or that Python cannot represent exactly, becomes None.
     """

@@ -18,9 +18,9 @@ Extra = Literal["raise", "ignore"]
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """Describe how a schema was inferred, for the advice in errors about the columns of the schema.
+    """Describe how a schema was inferred, so that errors about its columns can give advice.
 
-    ``given_kinds`` maps each column with a type from the caller to the kinds of the column's feature in the
+    ``given_kinds`` maps each column whose type the caller gave to the kinds that its feature has in the
     sample. ``untyped`` contains the columns without a value in the sample. ``all_records`` is True if the
     sample is the whole dataset.
     """
@@ -30,7 +30,7 @@ class SchemaEvidence:
     all_records: bool
 
 
-# By default, columns are inferred only from records with at most this many features.
+# By default, columns are inferred only if the records have at most this many different features in total.
 MAX_FEATURES = 10_000
 
 
@@ -39,9 +39,9 @@ class ReadOptions:
     """The options of `read_tfrecord` that control how files are read, independently of the columns.
 
     If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
-    are the names of the columns for the file and the offset of each record, or None for a column that is not
-    requested. ``is_type_inferred`` is True if the records are read as Examples because no sampled record had
-    a feature list.
+    name the columns for the file and the offset of each record; None means that the column is not requested.
+    ``is_type_inferred`` is True if the records are read as Examples because no sampled record had a feature
+    list.
     """
 
     compression: ReadCompression = "infer"
@@ -62,8 +62,8 @@ class ReadOptions:
     def decoded_type(self, record_type: RecordType) -> RecordType:
         """Return the record type with which the kernel decodes the records.
 
-        If the type "example" was inferred from a sample, the records are decoded as SequenceExamples, because
-        every Example is a valid SequenceExample without feature lists. A feature list in a record outside the
+        If the type "example" was inferred from a sample, the records are decoded as SequenceExamples. Every
+        Example is also a valid SequenceExample without feature lists. A feature list in a record outside the
         sample counts as an unknown feature, not as damage.
         """
         inferred = self.is_type_inferred and record_type == "example"

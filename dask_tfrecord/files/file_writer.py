@@ -39,8 +39,8 @@ from dask_tfrecord.schema.conversion import has_all
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
-# The largest total size, in bytes, of a file's blocks that wait for compression. The limit bounds the memory
-# of a task on machines with many processors.
+# At most this many bytes of one file's blocks wait for compression. The limit bounds the memory of a task on
+# machines with many processors.
 _PENDING_BYTES = 1 << 24
 
 
@@ -56,7 +56,7 @@ class Buffers:
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Keep a buffer for reuse. Free a larger buffer, which was allocated for a long record."""
+        """Keep a buffer for reuse. Free a buffer that is larger than usual because of a long record."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
@@ -135,7 +135,7 @@ class BlockWriter:
         self._write(data, records)
 
     def _write(self, data: bytes | memoryview, records: int = 0) -> None:
-        """Write bytes. If ``records`` is not 0, the bytes consist of ``records`` uncompressed records."""
+        """Write ``data``. If ``records`` is not 0, ``data`` consists of that many uncompressed records."""
         if data:
             self._file.write(data)
             self.bytes += len(data)
@@ -200,8 +200,8 @@ def _available_processors() -> int:
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
-# Tests for the types of arrays whose null count includes all nulls. The null count of a dictionary array
-# omits nulls in the dictionary.
+# Functions that test for array types whose null count includes all nulls. The null count of a dictionary
+# array omits nulls in the dictionary.
 _COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
 
 # The type of an array of row indices.
@@ -222,8 +222,8 @@ class GroupedRows(NamedTuple):
     """Rows that are sorted by partition directory.
 
     ``pieces`` are tables that contain the rows without the partition columns. The tables may be created
-    lazily. Each table is paired with the row indices to use in errors, or with None if the indices ascend by
-    one.
+    lazily. Each table is paired with the row indices to report in errors, or with None if the rows were not
+    reordered.
     """
 
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
@@ -255,13 +255,13 @@ def write_files(
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
     ``place`` receives the path of a partition directory, and the index of a file among the files of this
-    call. ``place`` returns two paths of the file: the path in the store, and the path relative to the
-    dataset's root. The returned `FileEntry` objects and the errors contain the relative path. A group without
-    rows becomes one empty file. All calls in one process share ``threads`` threads. The number of threads
-    does not change the written bytes.
+    call. ``place`` returns the path of the file in the store, and its path relative to the dataset's root.
+    The returned `FileEntry` objects and the errors contain the relative path. A group without rows becomes
+    one empty file. All calls in one process share ``threads`` threads. The number of threads does not change
+    the written bytes.
 
     Raise SchemaError if a value does not fit its column. The error contains the column's name, and the index
-    that the row had before sorting. Files that end before the failing row are kept.
+    that the row had before sorting. Files completed before the failing row are kept.
     """
     spare = _threads_of_process(threads or _available_processors(), os.getpid())
     buffers = Buffers()
@@ -302,7 +302,7 @@ def write_files(
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
-    """Return the features with a value in each row, or no features if the tables are created lazily."""
+    """Return the features with a value in each row. If the tables are created lazily, return no features."""
     if not isinstance(rows.pieces, list):
         return []
     names = [one.name for one in features]
@@ -366,16 +366,16 @@ class _RecordStream:
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: list[Columns] = []  # The statistics of each range of rows, that is, of each file.
         self._counted = 0  # The statistics cover all rows before this row.
-        self._counts_part = False  # True if the statistics of the last file may lack rows of the file.
-        self._ends: list[int] = []  # The rows at which files end, for files whose rows are not all counted.
-        self._bound_start = self._bound_end = 0  # The range of rows that is bound to the encoder.
+        self._counts_part = False  # True if the last statistics may cover only the first rows of a file.
+        self._ends: list[int] = []  # The rows at which files have ended since the last `_count`.
+        self._bound_start = self._bound_end = 0  # The range of rows that the encoder holds.
         self._storage = self._batch
         self._beside = beside
         self._copied = 0  # The column file contains all rows before this row.
         self._content = 0  # The size in bytes of the current file's records.
-        self._starts = np.zeros(0, np.int64)  # The positions at which the bound rows begin in the buffers.
-        # For each buffer with rows to copy: the index after the buffer's last bound row, and the buffer's
-        # offset in the file.
+        self._starts = np.zeros(0, np.int64)  # Where the records of the encoder's rows begin in the buffers.
+        # The buffers whose rows are not in the column file yet. Each tuple contains the index after the
+        # buffer's last row, counted from `_bound_start`, and the buffer's offset in the decompressed file.
         self._buffers: list[tuple[int, int]] = []
         self.row = 0
 
@@ -389,9 +389,10 @@ class _RecordStream:
         return error.replaced(record=int(self._order[error.record - self._batch_start]))
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
-        """Fill ``out`` with the next complete records, up to row ``end``. Return the number of bytes, and 0.
+        """Fill ``out`` with the next complete records, up to row ``end``. Return the number of bytes written,
+        and 0 because no larger buffer is needed.
 
-        If not even one record fits into ``out``, return 0, and the number of bytes that ``out`` needs.
+        If not even one record fits into ``out``, return 0 and the size in bytes that ``out`` must have.
         """
         size = 0
         while self.row < end:
@@ -423,10 +424,10 @@ class _RecordStream:
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows since the last `_copy` to the column file, before the encoder drops the rows."""
+        """Update the column file with the rows since the last call, before the encoder drops them."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
-            # Process all buffers in one loop, because a step between two writes takes 8 us.
+            # Process all buffers in one loop, because a separate step after each write would take 8 us.
             for end, content in self._buffers:
                 self._starts[at:end] += content
                 at = end
@@ -438,7 +439,7 @@ class _RecordStream:
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows since the last `_count` to the statistics, before the encoder drops the rows."""
+        """Update the statistics with the rows since the last call, before the encoder drops them."""
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]
         if is_part:

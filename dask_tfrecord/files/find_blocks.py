@@ -1,14 +1,14 @@
 """Find the blocks of large uncompressed files that no snapshot describes.
 
 Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of this record
-may contain whole TFRecord files. The result of scanning a range is only a claim: the position of the range's
-first record, and the position at which the walk from this record ended. When all ranges are scanned, the
-claims are checked in order, from the start of the file. A claim is true if the claimed walk starts where the
-previous walk ended. A false claim is replaced by a new walk from the end of the previous walk.
+may contain whole TFRecord files. Scanning a range yields only a claim: it says where the range's first record
+starts, and where the walk from this record ended. When all ranges are scanned, the claims are checked in
+order, from the start of the file. A claim is true if the claimed walk starts where the previous walk ended. A
+false claim is replaced by a new walk from the end of the previous walk.
 
-A walk verifies the lengths and the checksums of records. After damage, a walk continues at the same record as
-a reader with ``on_corrupt="skip"``. If the options raise for damage, a walk skips the payload of a record
-that is longer than a window or ends after the range.
+A walk verifies the lengths and the checksums of records. After damage, a walk continues at the record at
+which a reader with ``on_corrupt="skip"`` would continue. With ``on_corrupt="raise"``, a walk does not verify
+the payload of a record that is longer than ``WINDOW_BYTES`` or ends after the scanned range.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +30,8 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
 
-# The type of a function like `map`, which applies a function to each argument, possibly in parallel. The
-# results are in the order of the arguments.
+# The type of a function that works like `map`, but may make the calls in parallel. The results are in the
+# order of the arguments.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 # The smallest range of a file, in bytes, for which a separate scan task is worth the overhead.
@@ -39,7 +39,7 @@ TASK_BYTES = 1 << 24
 
 
 class _Range(NamedTuple):
-    """The range from byte ``start`` to before byte ``stop`` of a file, which one task scans for blocks."""
+    """The bytes ``start`` to ``stop - 1`` of a file, which one task scans for blocks."""
 
     file: FileInfo
     size: int
@@ -53,8 +53,8 @@ class _Walk(NamedTuple):
     """Describe the records from byte ``start`` up to the first record at or after the end of a range.
 
     ``blocks`` contains the offset and the index of each record at which a block may start. Indices are
-    counted from ``start``, and a damaged record or range counts as one record. ``damaged`` contains offsets
-    of damaged records and ranges, including the first damage after each block.
+    counted from ``start``, and a damaged record or range counts as one record. ``damaged`` contains the
+    offset of the first damaged record or range after each block, and possibly offsets of later damage.
     """
 
     start: int
@@ -176,7 +176,7 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
         if len(window.data) < length <= min(WINDOW_BYTES, part.stop - window.offset):
             window.fill(length)
             continue
-        if length:  # the record is longer than a window, or ends after the range
+        if length:  # skip a record that is longer than a window or ends after the scanned range
             blocks.append((window.offset, records))
             window.advance(length)
         else:
@@ -187,7 +187,7 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
 
 
 def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
-    """Walk over all records and damaged ranges as a reader that skips damage does."""
+    """Walk over all records and damaged ranges in the same way as a reader that skips damage."""
     check = Inference("bytes", max_record_bytes=part.options.max_record_bytes).check
     start, records = window.offset, 0
     blocks: list[tuple[int, int]] = []
@@ -224,7 +224,7 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
 def _skip_damage(window: "_FileWindow", part: _Range) -> None:
     start = window.offset
     _seek(window, part, lenient=True)
-    if window.offset == start:  # `_seek` has trusted the length of the damaged record, and has not moved
+    if window.offset == start:  # `_seek` accepted the damaged record's length, and did not move the window
         window.advance(frame_size(window.data))
 
 
@@ -265,8 +265,9 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 class _FileWindow(Window):
     """A window over an uncompressed file that can skip bytes without reading them.
 
-    The window opens the file at the end of the view. Inside the range, the window opens the rest of the
-    range. After the range, the window opens one window of bytes at a time.
+    The file is opened at the offset `end`, which follows the bytes in view. If this offset is inside the
+    range, the file is opened up to the end of the range. After the range, the file is opened for at most
+    `WINDOW_BYTES` bytes at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:

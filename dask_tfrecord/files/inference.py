@@ -74,8 +74,8 @@ class Sample:
     """Summarise the features of some records. `merged` adds the summary of later records.
 
     ``payload`` is the total size of the payloads in bytes. ``non_message`` is the error for the first record
-    that is not a protobuf message. Reading the file stopped at this record. ``reason_for_bytes`` explains why
-    the records should be read as bytes although they parse as messages, or is empty if there is no reason.
+    that is not a protobuf message; the file with this record was read only up to the record.
+    ``reason_for_bytes`` explains why records that parse as messages should be read as bytes, or is empty.
     """
 
     record_type: AskedType
@@ -103,7 +103,7 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is no protobuf message of any type, so that records can only be read as bytes."""
+        """True if a record is no protobuf message of any type, so that records can be read only as bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property
@@ -122,11 +122,11 @@ def sample_split(
     windows: int | None = None,
     losses: Losses | None = None,
 ) -> Sample:
-    """Summarise the records of a split: up to ``limit`` records of the first window, or about ``windows``
-    windows.
+    """Summarise the records of a split. ``limit`` restricts the summary to that many records of the first
+    window, and ``windows`` to about that many windows.
 
-    Raise CorruptRecordError for damage that the options do not skip, and SchemaError for more features than
-    the options allow.
+    Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError if the records have
+    more features than the options allow.
     """
     windows = 1 if limit is not None else windows
     # An Example can be parsed as a SequenceExample with a context and without feature lists.
@@ -167,10 +167,10 @@ def sample_split(
 
 
 class _Feed:
-    """Provide a kernel function and a check for `RecordFile.run`, which add records to the same inference.
+    """Provide the kernel function and the check for `RecordFile.run`. Both add records to one inference.
 
-    ``payload`` counts the payload bytes of intact frames whose payload is no protobuf message. ``other`` is
-    the index of the first record that is a message of another type.
+    ``payload`` counts the payload bytes of intact frames whose payload is not a protobuf message. ``other``
+    is the index of the first record that is a protobuf message of an unexpected type.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -211,7 +211,7 @@ class _Feed:
 def _note_places(
     places: dict[int, RecordPosition], inference: Inference, before: int, chunk: Chunk[Result], path: str
 ) -> None:
-    """Store the record position of each kind of a feature that first occurs in this chunk."""
+    """Store the position of the first record with each kind of a feature that first occurs in this chunk."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

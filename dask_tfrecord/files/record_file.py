@@ -4,8 +4,8 @@ A `RecordFile` reads one split, chunk by chunk. A `TableReader` decodes the reco
 Creating a window, a decoder and a batch for each small file would take several times as long as decoding a
 hundred records. `TableReader.read_together` joins the bytes of several small files in one buffer, so that
 these files share one decoder and one batch. If the files cannot be read together, for example because one
-file is damaged, the caller reads each file alone. Reading the damaged file raises the error. The module knows
-nothing about datasets.
+file is damaged, the caller reads each file alone. Reading the damaged file alone raises the error. The module
+knows nothing about datasets.
 """
 
 import os
@@ -80,8 +80,8 @@ class Chunk(Generic[_R]):
     """Consecutive records of a file, and the result of a kernel function for these records.
 
     ``data`` contains the bytes of the records, and is valid only until the next chunk. ``intact`` contains
-    all intact records of the window. ``row`` and ``at`` are the numbers of records and of bytes of ``intact``
-    before this chunk.
+    all intact records of the window to which the chunk belongs. In ``intact``, ``row`` records and ``at``
+    bytes precede the chunk.
     """
 
     result: _R
@@ -138,8 +138,8 @@ class RecordFile(NamedTuple):
         ``kernel`` accepts bytes and ``final``, and processes the complete records at the start of the bytes.
         ``check`` is a bound `Inference.check`. If the options skip damage, ``check`` finds the damaged
         ranges, and ``kernel`` receives only the intact records. The default check does not parse payloads. If
-        a value is damaged, the damage contains the index of the column in ``columns``. ``needed`` lists the
-        features whose values ``kernel`` reads, or is None if ``kernel`` needs all bytes.
+        ``kernel`` finds a damaged value, it reports the index of the value's column in ``columns``.
+        ``needed`` lists the features whose values ``kernel`` reads, or is None if ``kernel`` needs all bytes.
 
         Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
         does not fit its column.
@@ -323,8 +323,8 @@ class TableReader:
     def only_counts(self) -> bool:
         """True if the records are only counted, and not parsed.
 
-        Records are only counted if the schema has no columns, all features are allowed, and no damaged
-        payloads are skipped.
+        The records are only counted if the schema has no columns, all features are allowed, and damaged
+        payloads need not be skipped.
         """
         must_parse = self.options.damage.skips and self.schema.record_type != "bytes"
         return not self.schema.fields and not must_parse and self.known is None
@@ -395,7 +395,7 @@ class TableReader:
             found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
             offsets = np.append(pa.array(found.offsets), len(data))
             firsts = np.searchsorted(offsets, starts)
-            # A record must not continue in the next file, even if the record's checksum over the joined bytes
+            # Reject the joined bytes if a record continues from one file into the next, even if its checksum
             # is correct.
             if found.damage or not np.array_equal(offsets[firsts], starts):
                 return None
@@ -432,8 +432,7 @@ class TableReader:
         Return the joined content, and the position at which each file starts, followed by the end of the
         content. Return None if a file must be read alone.
         """
-        # The buffer is one byte larger than the files may fill, so that content that is too large is
-        # detected.
+        # The buffer has one byte more than the files may fill, so that oversized content is detected.
         size = _MARGIN * sum(map(content_bytes, splits)) + 1
         buffer = memoryview(pa.allocate_buffer(size)).cast("B")
         starts = [0]
@@ -483,7 +482,7 @@ class _Batch(NamedTuple):
     """A batch of records that were decoded from one or more windows.
 
     ``parts`` contains one tuple for each group of rows from the same window. The tuple consists of the first
-    row of the group, the index of the first row's record in the window, and the `Numbers` of the window.
+    row of the group, the index of its record among the window's intact records, and the window's `Numbers`.
     ``offsets`` contains the file offsets of the records, if requested.
     """
 
@@ -492,7 +491,7 @@ class _Batch(NamedTuple):
     offsets: list[pa.Array]
 
     def number(self, row: int) -> int:
-        """Return the index that the record of a row has in the file."""
+        """Return the index in the file of the record from which a row was decoded."""
         first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
         return numbers.of(row - first + skipped)
 
@@ -515,7 +514,7 @@ class _Batches:
         kernel function.
         """
         size = len(data)
-        # The batch would exceed `_batch_bytes` only if a long record has enlarged the window.
+        # Only a window that a long record has enlarged can make the batch exceed `_batch_bytes`.
         if self._bytes and self._bytes + size > self._batch_bytes:
             self._end()
         more = min(self._left, self._batch_bytes - self._bytes) - size

@@ -19,8 +19,8 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
 
-# Buffers, and the position of each requested record: the buffer's index, and the record's start and end in
-# the buffer.
+# Buffers, and an array with a row for each requested record: the index of the buffer, and the record's start
+# and end in this buffer.
 _Found: TypeAlias = tuple[Sequence[Buffer], Ints]
 
 
@@ -28,9 +28,9 @@ def read_selected(reader: TableReader, split: Split, rows: Ints, count: int) -> 
     """Read the records ``rows`` of a split. ``rows`` contains ascending indices, counted from the start of
     the split.
 
-    Return None if the options require a complete read of the split: to verify the checksum of the file, to
-    skip damage, or to add the path or the offset of records. Return None if a record is damaged or does not
-    fit the schema, or if the split does not contain ``count`` records.
+    Return None if the whole split must be read because the options verify the file's checksum, skip damage,
+    or add the path or the offset of records. Return None if a record is damaged or does not fit the schema,
+    or if the split does not contain ``count`` records.
     """
     options = reader.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
@@ -54,10 +54,10 @@ def _located(reader: TableReader, split: Split, rows: Ints, count: int) -> Itera
 
 
 def _decoded(reader: TableReader, found: Iterable[_Found]) -> pa.Table | None:
-    """Decode the requested records. Return None if a record is damaged or does not fit the schema."""
+    """Return a table of the requested records, or None if a record is damaged or does not fit the schema."""
     stored, decoder = reader.stored, reader.decoder()
     batches = []
-    waiting = 0  # the total size of the records in the decoder
+    waiting = 0  # the total size in bytes of the records that `decoder` holds
     try:
         for data, places in found:
             size = int((places[:, 2] - places[:, 1]).sum())
@@ -84,7 +84,7 @@ class Fetch(NamedTuple):
     """The ranges of a file that contain some requested records of a split.
 
     ``rows`` contains the indices of the records within the split, in ascending order. ``records`` contains
-    the start and the end of each record in the file. For a compressed file, whose ranges are whole blocks,
+    the start and the end of each record in the file. For a compressed file, the ranges are whole blocks, and
     ``records`` is None.
     """
 
@@ -115,8 +115,8 @@ class Fetch(NamedTuple):
     def read(self, reader: TableReader) -> pa.Table | None:
         """Read the requested records.
 
-        Return None if the split must be read completely: if a record is damaged, is not at the expected
-        position, or does not fit the schema.
+        Return None if a record is damaged, is not at the expected position, or does not fit the schema. The
+        whole split must then be read.
         """
         found = self._in_blocks(reader) if self.records is None else self._in_ranges(self.records)
         return _decoded(reader, found)
@@ -171,8 +171,8 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     """Join ascending ranges with gaps of at most ``gap`` bytes.
 
-    A joined range is read in one step. Two ranges are joined only if both start between the same two
-    multiples of `TABLE_BYTES`, which limits the size of a joined range.
+    A joined range is read in one step. Two ranges are joined only if ``start // TABLE_BYTES`` is equal for
+    both, which limits the size of a joined range.
     """
     is_first, is_last = np.ones((2, len(starts)), bool)
     numbers = starts // TABLE_BYTES
@@ -181,6 +181,6 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Divide ranges of these sizes into groups of about `TABLE_BYTES` bytes, each read in one step."""
+    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. One step reads a group."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
     return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])

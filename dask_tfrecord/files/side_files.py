@@ -37,9 +37,9 @@ def without_side_files(
 ) -> FileList:
     """Return a file list without files that are clearly not TFRecord files, and log the skipped names.
 
-    A file is kept if any data file has the same suffix. All files are kept if every file has the name of a
-    side file and ``data`` is empty. ``data`` contains paths of known data files that are not in ``files``.
-    ``keep`` contains paths of files that must not be skipped.
+    A file is kept if any data file has the same suffix. If ``data`` is empty, ``keep`` contains none of the
+    files, and every file name looks like that of a side file, all files are kept. ``data`` contains paths of
+    known data files that are not in ``files``. ``keep`` contains paths of files that must not be skipped.
     """
     is_candidate = np.array([_suffix(path) is not None for path in files.paths], bool)
     candidates = [file for file in files.filter(is_candidate).infos if file.path not in keep]
@@ -67,7 +67,7 @@ def _suffix(path: str) -> str | None:
 
 
 def _is_plainly_other(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is empty, or begins like another known format and not like a TFRecord file."""
+    """Return True if a file is empty or its first bytes look like another known format, not like a record."""
     if file.size == 0:
         return True
     try:

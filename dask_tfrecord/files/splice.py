@@ -1,10 +1,10 @@
 """Create files from the stored bytes of other files, with all or only some of their records.
 
-Blocks that keep all records are copied as stored bytes. `remove_records` additionally decodes the copied
-blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz files, are copied
-one after the other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the
-checksums of the sources. The rows for the column file of a new file are read from column files of the
-sources, or decoded from records. The module knows nothing about datasets.
+If all records of a block remain, the stored bytes of the block are copied. `remove_records` additionally
+decodes the copied blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and
+xz files, are copied one after the other. The blocks of gzip and zlib files become one stream, whose checksum
+is computed from the checksums of the sources. The rows for the column file of a new file are read from column
+files of the sources, or decoded from records. The module knows nothing about datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -128,7 +128,7 @@ class SplicedFile:
         return _compressed_again(store, source)
 
     def has_blocks(self, source: FileEntry) -> bool:
-        """Return True if the `FileEntry` of a file with this codec lists blocks that can be copied."""
+        """Return True if ``source``, a file with the new file's codec, lists blocks that can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
         stop = source.bytes - self._compressor.tail_bytes
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
@@ -158,7 +158,7 @@ class SplicedFile:
         )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
-        """Copy the stored blocks of a file, without the bytes before the first and after the last block."""
+        """Copy a file's stored blocks, but not the bytes before the first block or after the last block."""
         start, last = source.blocks[0].offset, source.blocks[-1].offset
         stop = source.bytes - self._compressor.tail_bytes
         end_start = source.bytes - self._compressor.end_bytes
@@ -191,7 +191,7 @@ class SplicedFile:
     def _content_size(self, source: FileEntry, last_block: bytearray, end: bytes) -> int:
         """Return the size of a file's content.
 
-        Only gzip files store the size of the content, modulo 2**32.
+        A gzip file stores this size modulo 2**32. For other codecs, the last block is decompressed.
         """
         if self._compression is None:
             return source.bytes
@@ -250,7 +250,7 @@ def _chunks(store: Store, source: FileEntry, decoder: Decoder | None = None) -> 
 
 
 def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
-    """Divide the records of a file of any codec into new blocks, which are not compressed yet."""
+    """Divide the records of a file, whatever its codec, into new blocks that must still be compressed."""
     for chunk in _chunks(store, source):
         bounds = chunk.bounds
         first, count = 0, len(bounds) - 1
@@ -276,8 +276,8 @@ def remove_records(
 ) -> FileEntry:
     """Write a copy of a file without the records that a mask selects. At least one record must remain.
 
-    The returned statistics describe exactly the remaining records, so that no value of a removed record stays
-    in the dataset. If a record does not fit the schema, the returned entry contains no statistics. Raise
+    The returned statistics are computed from the remaining records only, so that they reveal nothing about
+    the removed records. If a record does not fit the schema, the returned entry contains no statistics. Raise
     FileChangedError if the source differs from its `FileEntry`, and CorruptRecordError if the source is
     damaged.
     """
@@ -317,7 +317,7 @@ Rows = tuple[pa.Table, Ints]
 def with_column_file(
     store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
 ) -> list[FileEntry]:
-    """Write one column file for several data files. Return each `FileEntry` with the column file."""
+    """Write one column file for several data files. Return new entries, which refer to the column file."""
     entries = []
     with create_column_file(store, columns.path, columns.features) as writer:
         for entry, parts in files:
@@ -378,7 +378,7 @@ def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
 
 
 def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:
-    """Yield the rows that the row mask ``is_removed`` does not select."""
+    """Yield the rows for which the mask ``is_removed`` is False."""
     start = 0
     kept = ~is_removed
     for values, sizes in parts:

@@ -33,7 +33,7 @@ class Split:
 
     ``stop`` is the block at which the next split begins, or None at the end of the file. ``columns`` is None
     if no column file exists, or if the file may have changed since the snapshot was written. ``blocks``
-    contains the blocks of the split if the file is compressed and callers may request single records.
+    contains the blocks of the split only if the file is compressed and callers may request single records.
     """
 
     file: FileInfo
@@ -57,7 +57,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
     `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
     kept. ``files`` contains a row for each split, and has the column ``records``. If any file is split,
     ``files`` also contains the columns ``start`` and ``stop``, in which null means the start or the end of
-    the file. Partition ``k`` consists of the rows from ``starts[k]`` to before ``starts[k + 1]``.
+    the file. Partition ``k`` consists of the rows in ``range(starts[k], starts[k + 1])``.
     """
 
     files: FileList
@@ -122,8 +122,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
 def table_token(table: pa.Table) -> str:
     """Return a hash of a file list, or of the columns of `Partitions.files` that describe splits."""
     flat = table.combine_chunks().flatten()
-    # Arrow does not define the bytes of a buffer at the position of a null. The columns contain no negative
-    # numbers, so -1 can represent null.
+    # In an Arrow buffer, the bytes of a null may have any value, which would change the hash. The columns
+    # contain no negative numbers, so -1 can represent null.
     columns = [one.cast(pa.int64()).fill_null(-1) if one.null_count else one for one in flat.columns]
     filled, sink = pa.table(columns, names=flat.column_names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, filled.schema) as writer:
@@ -135,8 +135,9 @@ def table_token(table: pa.Table) -> str:
 class BlockIndex:
     """The blocks that `find_blocks` found in a file that no snapshot describes.
 
-    In ``records`` and ``blocks``, each damaged record or range counts as one record. ``damaged`` contains
-    offsets of damage in ascending order, including the first damage after the start of each block.
+    In ``records`` and ``blocks``, each damaged record or range counts as one record. ``damaged`` contains, in
+    ascending order, the offset of the first damage after the start of each block, and possibly offsets of
+    later damage.
     """
 
     records: int | None
@@ -145,7 +146,8 @@ class BlockIndex:
 
 
 def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block | None, int | None]]:
-    """Cut a file at block starts into ranges of about equal size, if possible of at most ``blocksize`` bytes.
+    """Cut a file at the starts of blocks into ranges of similar size, with at most ``blocksize`` bytes if
+    possible.
 
     Return ``start``, ``stop`` and ``records`` of the `Split` of each range.
     """

@@ -33,8 +33,8 @@ Allocate = Callable[[int], memoryview]
 # The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
 
-# Each read stores bytes at a memory address that is a multiple of this number. Copying bytes of a file to an
-# aligned address takes only 4/5 of the time of a copy to an unaligned address.
+# `Window.fill` first reads to a memory address that is a multiple of this number. Copying a file's bytes to
+# an aligned address takes 20% less time than to an unaligned address.
 _ALIGNMENT = 64
 
 # Maps the description of a format to the Dask function that reads the format.
@@ -45,16 +45,16 @@ class Window:
     """A view of bounded size that moves forward over the decompressed bytes of a file.
 
     Iterating over a window yields the bytes that are currently in view. Between two iterations, the caller
-    drops the consumed bytes with `advance`. The next iteration yields the remaining bytes again, followed by
-    new bytes. All views share one buffer, so a view is valid only until the next iteration.
+    drops the consumed bytes with `advance`. The next iteration yields the bytes that were not dropped,
+    followed by new bytes. All views share one buffer, so a view is valid only until the next iteration.
 
     If one record fills the buffer of ``size`` bytes, iterating doubles the buffer. A wrong record length does
     not allocate memory, because the buffer grows only for bytes that the file really contains. ``offset`` and
     ``stop`` are decompressed offsets in the file. If ``stop`` is known, a record that would end after
     ``stop`` is damage, and the rest of the record is not read. ``stored`` contains the first `LOOK_BYTES`
-    stored bytes, by which other formats are recognised. `advance` adds the consumed bytes to ``checksum``.
-    ``allocate`` returns memory for the buffer. The window calls ``allocate`` only if ``stop`` is known,
-    because the window would otherwise request much more memory than the split needs.
+    stored bytes, by which other formats are recognised. `advance` updates ``checksum``, the checksum of the
+    consumed bytes. ``allocate``, which returns memory for the buffer, is called only if ``stop`` is known,
+    because without ``stop`` the buffer may be much larger than the split.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Window:
         allocate: Allocate | None = None,
     ) -> None:
         self._readinto = readinto
-        # The buffer is one byte larger than the rest of the file, so that the read of the last bytes detects
-        # the end of the file.
+        # If the split fits into the buffer, the buffer has room for one byte more than the split, so that the
+        # read of the last bytes also detects the end.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size, None if stop is None else allocate)
         self._start = self._end = 0
@@ -92,7 +92,7 @@ class Window:
                 self._size *= 2
             try:
                 self.fill(self._size)
-            # Raise the error only after the caller has consumed the bytes before the damage.
+            # Raise the error only after the caller has consumed the bytes that precede the damaged bytes.
             except CorruptRecordError as failure:
                 self._failure = failure
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
@@ -107,7 +107,7 @@ class Window:
 
     @property
     def end(self) -> int:
-        """The decompressed offset in the file of the first byte after the view."""
+        """The decompressed file offset of the first byte after the view."""
         return self.offset + self._end - self._start
 
     @property
@@ -129,10 +129,10 @@ class Window:
     def advance(self, count: int, *, verified: int = 0) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        If ``verified`` is not 0, the dropped bytes are ``verified`` records with correct checksums. With
-        ``verified``, the window updates the checksum of the file without reading large payloads again.
-        ``count`` may exceed the view only if ``readinto`` always reads at the offset `end`. Skipped bytes
-        after the view are never read.
+        If ``verified`` is not 0, the dropped bytes are ``verified`` records with correct checksums. From the
+        checksums of these records, the window updates the checksum of the file without reading large payloads
+        again. ``count`` may exceed the size of the view only if every call of ``readinto`` reads at the
+        offset `end`. Dropped bytes beyond the view are never read.
         """
         if self._checksum is not None:
             before = self._checksum.crc32c
@@ -143,7 +143,9 @@ class Window:
             self._start = self._end = 0
 
     def fill(self, count: int) -> None:
-        """Read until ``count`` bytes are in view or the file ends. The buffer grows if necessary."""
+        """Read until the view contains at least ``count`` bytes or the split ends. The buffer grows if
+        necessary.
+        """
         rest = self.data
         if len(rest) >= count:
             return
@@ -158,7 +160,7 @@ class Window:
             self.final = read == 0
 
     def read_all(self) -> memoryview:
-        """Read to the end of the split, and return all bytes, which the window does not overwrite later."""
+        """Return all bytes up to the end of the split, in memory that the window never overwrites."""
         self.fill(self._size)
         while not self.final:
             self.fill(2 * len(self.data))
@@ -167,10 +169,10 @@ class Window:
         return data
 
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
-        """Return the damage if the record at byte ``end`` of the view would end after `stop`, or None.
+        """Return a `Damage` if the record at byte ``end`` of the view would end after `stop`, otherwise None.
 
-        ``record`` is the index of the record at byte ``end``. In the damage, the index and the offset are
-        counted from the record at byte ``start`` of the view.
+        ``record`` is the index of this record, counted from the record at byte ``start`` of the view. The
+        offset in the `Damage` is also counted from byte ``start``.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -197,12 +199,12 @@ def open_window(
 ) -> Iterator[Window]:
     """Open a window over the decompressed bytes of a split.
 
-    Offsets in errors are counted from the start of the file. If no checksum is verified, the values of
-    features that are not in ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the codec of the
-    file is not the codec that the options require. On exit, raise CorruptRecordError if the first record is
-    damaged and the file looks like another known format. Raise FileChangedError if the CRC-32C of the whole
-    file differs from the snapshot. With ``verify_crc=False``, the CRC-32C is computed only if the stamp (such
-    as the modification time) shows that the file may have changed.
+    Offsets in errors are counted from the start of the file. If no checksum is verified, the window may
+    contain arbitrary bytes in place of the values of features outside ``needed``. Raise CorruptRecordError if
+    the codec of the file is not the codec that the options require. On exit, raise CorruptRecordError if the
+    first record is damaged and the file looks like another known format. Raise FileChangedError if the
+    CRC-32C of the whole file differs from the snapshot. With ``verify_crc=False``, the CRC-32C is computed
+    only if the stamp (such as the modification time) shows that the file may have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -245,7 +247,11 @@ def open_window(
 
 
 def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file. ``reader`` raises if the file ends too early."""
+    """Fill a view with the next bytes of a file. ``reader`` raises an error if the file is shorter than its
+    listed size.
+
+    ``view`` must not be larger than the rest of the range that ``reader`` reads.
+    """
     at = 0
     while at < len(view):
         at += reader.readinto(view[at:])
@@ -254,7 +260,7 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
 
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
     is_whole = not split.start.offset and split.stop is None
-    # A split contains the number of records from a snapshot only if the file's stamp equals the stamp in the
+    # A split gets its record count from the snapshot only if the file's stamp equals the stamp in the
     # snapshot.
     may_differ = options.verify_crc or split.records is None
     return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
@@ -274,11 +280,12 @@ def _limited(readinto: ReadInto, count: int) -> ReadInto:
 
 
 def block_compression(split: Split, head: bytes) -> Compression | None:
-    """Return the codec of a split that begins inside a file. ``head`` contains the first stored bytes.
+    """Return the codec of a split that begins inside a file. ``head`` contains the first stored bytes of the
+    split.
 
-    An uncompressed file may have any name. A compressed file can be split only if this library wrote the
-    file, so a snapshot or the suffix of the file's name determines the codec. Raise TFRecordError if neither
-    the snapshot nor the suffix determines the codec.
+    The name of an uncompressed file may have any suffix, even that of a codec. Only compressed files that
+    this library wrote can be split; their codec comes from the snapshot or from the suffix of the file name.
+    Raise TFRecordError if neither the snapshot nor the suffix determines the codec.
     """
     codec = split.file.compression
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
@@ -323,7 +330,7 @@ def record_bounds(data: memoryview) -> Ints:
 
 
 class Numbers(NamedTuple):
-    """The indices that the intact records of a window have in the file. A damaged range counts as one record.
+    """The file-wide indices of a window's intact records. A damaged range counts as one record.
 
     ``first`` is the index of the window's first record or damaged range. ``damaged`` contains, for each
     damaged range, how many intact records precede it.
@@ -344,8 +351,8 @@ class Intact(NamedTuple):
     """The intact records of a window, joined without the damaged ranges between them.
 
     If no range is damaged, ``data`` is a view of the window, and otherwise a copy. ``start`` is the
-    decompressed offset of the window in the file. ``gaps`` are the positions in ``data`` at which damaged
-    ranges were removed. ``removed[n]`` is the total size of the first n damaged ranges.
+    decompressed file offset at which the window begins. ``gaps`` are the positions in ``data`` at which
+    damaged ranges were removed. ``removed[n]`` is the total size of the first n damaged ranges.
     """
 
     data: memoryview
@@ -362,7 +369,7 @@ class Intact(NamedTuple):
         return cls(checked.intact(data), numbers, start, checked.starts - removed[:-1], removed)
 
     def offsets(self, positions: Ints) -> Ints:
-        """Convert the positions in ``data`` at which records begin to decompressed offsets in the file."""
+        """Convert record starts from positions in ``data`` to decompressed file offsets."""
         found: Ints = (
             positions + self.start + self.removed[np.searchsorted(self.gaps, positions, side="right")]
         )

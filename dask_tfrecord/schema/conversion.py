@@ -1,8 +1,8 @@
 """Convert Arrow values to another Arrow type without changing the values, and find the wider of two types.
 
 This module does not depend on pandas or on the columns of a dataset. A conversion is exact if converting the
-result back returns values equal to the original values, where -0.0 counts as equal to 0, and NaN as equal to
-NaN. If the caller allows rounding, floats may be rounded to the nearest shorter float.
+result back gives equal values, where -0.0 equals 0 and NaN equals NaN. If the caller allows rounding, floats
+may be rounded to the nearest shorter float.
 """
 
 import pyarrow as pa
@@ -27,8 +27,9 @@ from dask_tfrecord.schema.storage_values import (
     with_values,
 )
 
-# Maps the name of a family of scalar types to a test for types of the family. The function `family` adds two
-# families of timestamps, and the family "number" for all other scalar types that features can store.
+# Maps the name of each family of scalar types to a function that returns True for types of the family. The
+# function `family` adds two families of timestamps, and the family "number" for all other scalar types that
+# features can store.
 _FAMILIES = {
     "text": is_text,
     "bytes": is_binary,
@@ -86,7 +87,7 @@ def has_all(categories: pa.Array, others: pa.Array) -> bool:
 
 
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Convert an array to a dictionary type. Keep the codes if the types of the categories differ only in
+    """Convert an array to the dictionary type ``type_``. Keep the codes if the category types differ only in
     memory layout.
     """
     if not types.is_dictionary(array.type):
@@ -107,8 +108,8 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Replace the codes of a dictionary array with the categories. First convert view types, because Arrow's
-    ``take`` does not accept them.
+    """Replace the codes of a dictionary array with the categories. Categories of a view type, such as
+    string_view, are converted first, because Arrow's ``take`` does not accept view types.
     """
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
@@ -212,8 +213,8 @@ def _check_same(
 def _comparable(array: pa.Array) -> pa.Array:
     """Convert an array to values that Arrow can compare.
 
-    NaN becomes null. Replacing NaN by null hides no difference, because both compared arrays contain NaN in
-    the same rows.
+    NaN becomes null, so that NaN equals NaN. Replacing NaN with null hides no difference, because no
+    conversion changes NaN to null or null to NaN.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
@@ -226,7 +227,8 @@ def _comparable(array: pa.Array) -> pa.Array:
 def _value_text(array: pa.Array, row: int) -> str:
     try:
         return repr(array[row].as_py())
-    # Python cannot represent the date, or cannot represent nanoseconds without pandas.
+    # The value is a date outside Python's range, or has nanoseconds that Python cannot represent without
+    # pandas.
     except (OverflowError, ValueError):
         return str(array.slice(row, 1).to_string()).strip("[]\n ")
 
@@ -238,8 +240,8 @@ def _first_true(mask: pa.Array) -> int:
 def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa.DataType | None:
     """Return the wider of two types, or None if neither type can hold all values of the other type.
 
-    One type counts as wider than another only if records store equal values of both types in the same way.
-    Every type is wider than the null type. Lists are compared by their item types, and structs by their field
+    A type counts as wider than another only if records store equal values of the two types identically. Every
+    type is wider than the null type. Lists are compared by their item types, and structs by their field
     types. If ``numbers`` is False, only null types are widened, including null types nested in lists and
     structs.
     """

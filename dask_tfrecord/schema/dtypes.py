@@ -49,7 +49,7 @@ def _fits(dtype: Any, type_: pa.DataType) -> bool:
 
 
 def fitting_dtype(name: str, type_: pa.DataType) -> str:
-    """Return ``name`` if it names a dtype that a column of this Arrow type can have, otherwise ""."""
+    """Return ``name`` if a column of this Arrow type can have the dtype ``name``, otherwise ""."""
     dtype = dtype_of(name) if name else None
     return name if dtype is not None and _fits(dtype, type_) else ""
 

@@ -51,7 +51,8 @@ class Field:
     ----------
     name : str
         Name of the column, and of the feature that stores the column. A struct column named "a" with the
-        field "b" is stored in the features "a/b" and "a".
+        field "b" is stored in the features "a/b" and "a". The feature "a" marks structs that are not null,
+        but whose fields are all null.
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
@@ -65,7 +66,7 @@ class Field:
         if the dtype is unknown, and for an Arrow-backed or categorical column. Fields that differ only in
         ``dtype`` are equal.
     is_closed : bool, default False
-        True if all values of a dictionary column are among ``categories``. Fields that differ only in
+        True if a dictionary column contains no values outside ``categories``. Fields that differ only in
         ``is_closed`` are equal.
 
     Examples
@@ -92,13 +93,11 @@ class Field:
 
     @classmethod
     def in_form(cls, name: str, form: StoredForm) -> Self:
-        """Create a column that is stored as a `StoredForm` describes."""
+        """Create a column with the type and the storage that a `StoredForm` describes."""
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """Return the column. In the result, a class label of TFDS contains class numbers instead of class
-        names.
-        """
+        """Return the column with class numbers instead of class names if it is a class label of TFDS."""
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
@@ -136,20 +135,20 @@ class Field:
     @property
     def family(self) -> tuple[Self, ...]:
         """The column itself and, for a struct, its fields at all levels."""
-        if not self.is_struct:  # caching the children of many columns would take memory and time
+        if not self.is_struct:  # skip `children`, whose cache would take memory and time for many columns
             return (self,)
         return (self, *(one for child in self.children for one in child.family))
 
     @property
     def leaves(self) -> tuple[Self, ...]:
-        """The column itself or, for a struct, its fields at all levels that are not structs."""
+        """The column itself or, for a struct, its innermost fields."""
         return tuple(one for one in self.family if not one.is_struct)
 
     @cached_property
     def features(self) -> tuple[Column, ...]:
         """The features that store this column, each as a `Column` for the kernel.
 
-        The first feature of a struct distinguishes a struct whose fields are all null from a null struct.
+        The first feature of a struct tells a null struct from a struct whose fields are all null.
         """
         if self.form is not None:
             return self.form.columns(self.name)
@@ -182,12 +181,12 @@ class Field:
         return replace(self, type=pa.struct(list(fields)))
 
     def of_struct(self, error: SchemaError) -> SchemaError:
-        """Copy a struct field's error, and put the type of the complete struct into the remedies."""
+        """Copy the error of a struct field, and suggest the type of the whole struct in its remedies."""
         return error.replaced(remedies=of_structs(error.remedies, [self]))
 
     @property
     def is_required(self) -> bool:
-        """True if a record without a value of the column raises an error, so the column has no nulls."""
+        """True if the column cannot contain nulls, because a record without a value raises an error."""
         return self.form is not None and self.form.is_plain and not self.form.is_optional
 
     @property
@@ -289,7 +288,7 @@ class Field:
 
 
 def of_structs(remedies: Iterable[Remedy], fields: Iterable[Field]) -> list[Remedy]:
-    """Replace types of struct fields by the types of the structs, because ``schema=`` names only structs."""
+    """Let remedies suggest types of whole structs, because ``schema=`` accepts no types of single fields."""
     columns = {one.name: item for item in fields if item.is_struct for one in item.family}
     return [
         remedy._replace(value=_of_columns(remedy.value, columns)) if remedy.keyword == "schema" else remedy
@@ -339,8 +338,8 @@ class Schema:
     fields : tuple of Field
         The columns of the dataset, in order.
     record_type : "example", "sequence_example" or "bytes", default "example"
-        The message type of each record. With ``record_type="bytes"``, the payload of each record is the value
-        of the only column.
+        The message type of each record. With ``record_type="bytes"``, the only column contains the payload of
+        each record.
 
     Examples
     --------
@@ -369,8 +368,8 @@ class Schema:
             check_instance("fields", item, Field)
         _check_record_type(self.record_type)
 
-    # `dask_tfrecord/__init__.py` assigns these two functions at import, because this module does not open
-    # files.
+    # `dask_tfrecord/__init__.py` assigns `from_tfds` and `from_tfmd` at import, because they open files,
+    # which this module must not do.
     from_tfds: ClassVar["Callable[..., Schema]"]
     from_tfmd: ClassVar["Callable[..., Schema]"]
 
@@ -394,7 +393,7 @@ class Schema:
         record_type : "example", "sequence_example" or "bytes", default "example"
             The message type of each record.
         categories : mapping of str to pyarrow.Array, optional
-            Maps the name of each dictionary column to its first categories.
+            Maps the name of each dictionary column to the ``categories`` of its `Field`.
 
         Returns
         -------
@@ -493,9 +492,7 @@ class Schema:
 
     @cached_property
     def _undecided(self) -> tuple[int, ...]:
-        """Indices of the columns whose Arrow type does not guarantee that the kernel can encode the
-        values.
-        """
+        """Indices of the columns whose type alone does not show that the kernel can encode their values."""
         return tuple(at for at, item in enumerate(self.fields) if item.type not in STORAGE_TYPES)
 
     def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
@@ -504,7 +501,7 @@ class Schema:
         Values are copied only if necessary. Raise SchemaError, with the column and the row, if a value cannot
         be stored or, with ``lossy="raise"``, would be rounded.
         """
-        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
+        if self.is_stored(batch):  # with many columns, making a new batch takes as long as encoding one
             return batch
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
@@ -518,7 +515,7 @@ class Schema:
 
         Raise SchemaError, with the column and the row, for a value that does not fit its column.
         """
-        # Creating a new batch of many columns takes as long as decoding the batch.
+        # Return the batch itself: with many columns, creating a new batch would take as long as decoding one.
         if batch.schema.equals(self.arrow) and not self._has_forms:
             return batch
         columns = [
@@ -528,7 +525,9 @@ class Schema:
 
     @cached_property
     def _positions(self) -> list[list[int]]:
-        """For each field, the indices of its features in `columns`. Several fields may share a feature."""
+        """For each field, the positions in `columns` of the features that store it. Several fields may share
+        a feature.
+        """
         at = {feature: number for number, feature in enumerate(self.columns)}
         return [[at[feature] for feature in item.features] for item in self.fields]
 
@@ -582,7 +581,7 @@ class Schema:
             known = {name: StoredForm.from_json(form) for name, form in forms.items()}
             plain = [item for item in empty.schema if item.name not in known]
             if not plain and record_type in get_args(RecordType):
-                fields = {}  # there are no columns, or every column has a `StoredForm`
+                fields = {}  # every column has a stored form, so no field is derived from an Arrow type
             else:
                 # Other tools may write a feature with the name "".
                 check_names([item.name for item in plain], may_be_empty=True)

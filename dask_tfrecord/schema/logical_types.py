@@ -17,7 +17,8 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
-    # A struct column is stored field by field, so a struct that `_find` returns is inside another type.
+    # Struct columns are stored field by field, so `_find` returns a struct only if it is nested in another
+    # type.
     (
         types.is_struct,
         "make each of its fields a list column, which can be a list of lists in sequence examples, or "
@@ -55,7 +56,9 @@ def of_column(error: SchemaError, name: str) -> SchemaError:
 
 
 def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
-    """Return the kind and the depth of a type, or the (nested) type that no feature can hold."""
+    """Return the kind and the depth of a type. If no feature can hold the type, return the unsupported type,
+    which may be nested in ``type_``.
+    """
     if isinstance(type_, pa.FixedShapeTensorType):
         return _find(type_.storage_type)
     if _is_unsupported(type_):
@@ -98,7 +101,7 @@ def is_temporal(type_: pa.DataType) -> bool:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a type that a feature can store and that holds the values of ``type_``, or None."""
+    """Return a storable type that can hold the values of ``type_``, or None."""
     if not isinstance(_find(type_), pa.DataType):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
@@ -116,8 +119,8 @@ def _storable(type_: pa.DataType) -> pa.DataType | None:
 
 
 def _is_unsupported(type_: pa.DataType) -> bool:
-    """Return True for fixed-size types of size 0, and for decimals that Arrow cannot convert or use as
-    categories.
+    """Return True for fixed-size types of size 0, for decimals with a negative scale, which Arrow cannot
+    convert, and for decimals of fewer than 128 bits in a dictionary, which Arrow cannot use as categories.
     """
     if types.is_dictionary(type_):
         return bool(types.is_decimal(type_.value_type) and type_.value_type.bit_width < 128)
@@ -183,7 +186,7 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the canonical type in which ``change`` is applied to each innermost type."""
+    """Return the canonical form of a type, with ``change`` applied to each innermost type."""
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), with_leaves(type_.value_type, change), type_.ordered)
     if types.is_struct(type_):
@@ -243,7 +246,7 @@ def arrow_type(given: Any) -> pa.DataType:
     Parameters
     ----------
     given : pyarrow.DataType, dtype, type or str
-        The type, such as ``pa.int64()``, ``np.dtype("int64")``, ``pd.Int64Dtype()``, ``int`` or
+        The type to convert, such as ``pa.int64()``, ``np.dtype("int64")``, ``pd.Int64Dtype()``, ``int`` or
         ``"list<int64>"``.
 
     Raises
@@ -267,14 +270,14 @@ def arrow_type(given: Any) -> pa.DataType:
         return _PYTHON[given]
     if given is None:  # NumPy would interpret None as float64
         raise TFRecordError("None is not an Arrow type")
-    # A NumPy dtype equals the name of the dtype, so test `isinstance` before the comparison with "float".
+    # A NumPy dtype compares equal to its name, so test `isinstance` before comparing with "float".
     if isinstance(given, str) and given == "float":
         raise TFRecordError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
-    # Each of the exceptions below means that the type, or the name of the type, is unknown. NumPy and pandas
-    # raise TypeError or ValueError, and pandas sometimes raises NotImplementedError. Arrow raises an
-    # ArrowException, and lookups in the tables of this module raise KeyError.
+    # An unknown type, or an unknown type name, raises different exceptions. NumPy and pandas raise TypeError
+    # or ValueError, and pandas sometimes raises NotImplementedError. Arrow raises an ArrowException, and
+    # lookups in the tables of this module raise KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise TFRecordError(f"{given!r} is not an Arrow type") from None
 

@@ -3,8 +3,8 @@
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
 hold. For a value that does not fit the target type, both functions raise `MisfitError` with the row of the
 value. If a record has none of the features of a struct, the struct is null. If a struct is not null but all
-fields of the struct are null, the record gets a marker: a feature with the name of the struct. The module
-does not depend on columns or records.
+of its fields are, the record gets a marker: a feature with the name of the struct. The module does not depend
+on columns or records.
 """
 
 from collections.abc import Callable, Sequence
@@ -155,7 +155,7 @@ def _is_encodable(type_: pa.DataType) -> bool:
 
 
 def _has_null_elements(array: pa.Array) -> bool:
-    """Return True if the values of a list array contain a null, even a null that belongs to no list."""
+    """Return True if the values array of a list array has nulls at any level, even outside all lists."""
     return is_list(array.type) and (array.values.null_count > 0 or _has_null_elements(array.values))
 
 
@@ -172,7 +172,9 @@ def _raise_at_first(
     wider: pa.DataType | None = None,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise ``error`` for the first row in which the mask is true. ``problem`` returns the error message."""
+    """Raise ``error`` for the first row in which the mask is true. ``problem`` takes the row index and
+    returns the error message.
+    """
     row = pc.index(mask, True).as_py()
     if row >= 0:
         raise error(row, problem(row), advice, wider)
@@ -312,10 +314,11 @@ def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
 
 
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
-    """Return a mask of the floats that `store` would not produce from the nearest decimal.
+    """Return a mask that is True for floats that differ from the stored form of the nearest decimal.
 
-    A decimal differs from its nearest float by at most half the distance between two adjacent floats. The
-    factor 0.5000001 is slightly larger than 0.5, because Arrow's division is inexact in the last bits.
+    A decimal differs from its nearest float by at most half the distance between two adjacent floats. Because
+    Arrow's division is inexact in the last bits, the limit is 0.5000001 times this distance instead of 0.5
+    times.
     """
     numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
     steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)
@@ -346,7 +349,7 @@ def with_values(
 
 
 def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
-    """Return the positions of the ``size`` values of each list, or ``size`` nulls for a null list."""
+    """For each list, return the positions of its ``size`` values, or ``size`` nulls if the list is null."""
     positions = offsets[:-1, None] + np.arange(size)
     return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
 
@@ -371,7 +374,9 @@ def _load_dictionary(values: pa.Array, type_: pa.DataType, categories: pa.Array 
 
 
 def with_marker(array: pa.StructArray, features: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the marker of an array of structs, followed by the features that store its fields."""
+    """Return the marker of an array of structs, followed by ``features``, which store the fields of the
+    structs.
+    """
     needs_marker = reduce(pc.and_, (one.is_null() for one in features), array.is_valid())
     return [pc.if_else(needs_marker, pa.scalar(1, pa.int64()), None), *features]
 

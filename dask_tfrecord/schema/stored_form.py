@@ -1,8 +1,8 @@
 """Define how features store a column of tensors or of nested lists.
 
 TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, and an encoded tensor as bytes. TFDS
-stores a sequence of sequences as the values and the lengths of the inner sequences. The classes of
-``tensorflow_datasets.core.features`` define the rules of TFDS. The feature specs of TensorFlow, and the
+stores a sequence of sequences as one flat list of values and the length of each inner sequence. The classes
+of ``tensorflow_datasets.core.features`` define the rules of TFDS. The feature specs of TensorFlow, and the
 schemas of TensorFlow Metadata, name the features that store the values and the lengths of a column.
 """
 
@@ -23,7 +23,7 @@ from dask_tfrecord.schema.storage_values import MisfitError, list_offsets, load
 
 Encoding = Literal["none", "bytes", "zlib"]
 
-# The ways in which the integers of one feature can divide the values of another feature into sequences.
+# How the integers of one feature divide the values of another feature into sequences (see `RowPartition`).
 Integers = Literal["row_lengths", "row_splits", "row_starts", "row_limits", "value_rowids"]
 
 # The size of a dimension, or None if the size differs between rows.
@@ -32,8 +32,8 @@ Size: TypeAlias = int | None
 # The maximum total size, in bytes, of the values in a `pa.binary()` array.
 _MOST_BYTES = 2**31 - 1
 
-# With "value_rowids", the number of sequences in a row may exceed the number of values by at most this. The
-# limit prevents malicious row numbers from exhausting the memory.
+# With "value_rowids", the maximum by which the number of sequences in a row may exceed the number of values.
+# The limit prevents malicious row numbers from exhausting the memory.
 _MOST_EMPTY = 2**20
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -45,11 +45,11 @@ class RowPartition(NamedTuple):
     Attributes
     ----------
     integers : str
-        The meaning of the integers: the lengths of the sequences ("row_lengths"), the positions at which the
-        sequences begin ("row_starts") or end ("row_limits"), zero followed by the ends ("row_splits"), or the
-        index of the sequence of each value ("value_rowids").
+        What the integers are: the lengths of the sequences ("row_lengths"), their start positions
+        ("row_starts"), their end positions ("row_limits"), zero followed by the end positions ("row_splits"),
+        or the sequence index of each value ("value_rowids").
     feature : str
-        The name of the feature with the integers.
+        The name of the feature that stores the integers of the row partition.
     """
 
     integers: Integers
@@ -63,11 +63,12 @@ class StoredForm:
     Attributes
     ----------
     value_type : pyarrow.DataType
-        The type of the values in a tensor. For class labels with names, the type of the class numbers.
+        The type of the values in a tensor. For class labels with names, ``value_type`` is the type of the
+        class numbers.
     shape : tuple of (int or None)
         The shape of a tensor. A scalar has an empty shape.
     lengths : tuple of (int or None)
-        The length of each sequence around a tensor, from the outermost sequence to the innermost.
+        The lengths of the nested sequences that contain the tensors, from the outermost to the innermost.
     encoding : {"none", "bytes", "zlib"}
         How a feature stores a tensor: as a list of values ("none"), as the bytes of the values in C order
         ("bytes"), or as these bytes compressed with zlib ("zlib").
@@ -78,14 +79,14 @@ class StoredForm:
         The class names, if the stored values are class numbers. The class number -1 means null. If
         `value_type` is a string type, ``categories`` contains the first categories of the column.
     spellings : tuple of (str, str), optional
-        The texts that stand for False and for True in a feature of bytes.
+        The strings that represent False and True in a bytes feature.
     value_feature : str, optional
         The name of the feature that stores the values. If ``value_feature`` is None, the feature's name is
         derived from the name of the column.
     partitions : tuple of (RowPartition or None)
-        For each of `lengths` except the first, the feature that divides the values into sequences, or None if
-        all sequences have the same length. If ``partitions`` is empty, the features have the names that TFDS
-        uses.
+        One element for each of `lengths` except the first: the feature that divides the values into
+        sequences, or None if all sequences have the same length. If ``partitions`` is empty, the features
+        have the names that TFDS uses.
     """
 
     value_type: pa.DataType
@@ -181,7 +182,7 @@ class StoredForm:
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
         if (has_empty and not self.is_optional) or not arrays[
             0
-        ].null_count:  # TFDS reads an absent list as an empty list
+        ].null_count:  # as in TFDS, an absent list becomes an empty list
             return self._load(arrays)
         is_valid = arrays[0].is_valid()
         present = is_valid.to_numpy(zero_copy_only=False)
@@ -190,7 +191,7 @@ class StoredForm:
         try:
             found = self._load([array.filter(is_valid) for array in arrays])
         except MisfitError as error:
-            row = int(np.flatnonzero(present)[error.row])  # the row's index among all rows
+            row = int(np.flatnonzero(present)[error.row])  # the row's index before filtering
             raise MisfitError(row, error.problem, error.advice) from None
         return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
@@ -308,7 +309,7 @@ def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
 
 
 def _equal_lengths(per_row: _Ints, size: int) -> tuple[_Ints, _Ints]:
-    """Return the length of each sequence, which is ``size``, and the number of sequences in each row."""
+    """Return sequence lengths that all equal ``size``, and the number of sequences in each row."""
     _check(per_row % size == 0, lambda row: _mismatch(per_row[row], [None, size]))
     counts = per_row // size
     return np.full(counts.sum(), size), counts
@@ -324,7 +325,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
     if integers == "row_lengths":
         return numbers, counts
     edges = _edges(counts)
-    # Only rows with integers have a first and a last integer.
+    # Skip rows without integers, which have no first or last integer.
     first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1
     if integers == "value_rowids":
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
@@ -391,8 +392,8 @@ def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
 
 
 def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
-    """Decompress each value. Raise MisfitError for a value with more than ``size`` bytes, if ``size`` is not
-    None.
+    """Decompress each value with zlib. If ``size`` is not None, a decompressed value of more than ``size``
+    bytes raises MisfitError.
 
     All decompressed values together may have at most 2 GiB, so that hostile records cannot use up the memory.
     The values are decompressed in a loop, because no library decompresses an array of zlib streams in one

@@ -21,13 +21,13 @@ from dask_tfrecord.schema.tfmd_message import enum_name, parse
 # The name of the schema file in a TFX directory.
 SCHEMA_FILE = "schema.pbtxt"
 
-# A protobuf message, whose class is created at run time.
+# The type of a protobuf message, which is `Any` because the message class is created at run time.
 Message: TypeAlias = Any
 
 # TFX does not read features in these lifecycle stages.
 _UNUSED = ("DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED")
 
-# Maps the integer format of a time domain to the type of the column.
+# Maps each `integer_format` of a TensorFlow Metadata time domain to the Arrow type of the column.
 TIMES = {
     "UNIX_SECONDS": pa.timestamp("s"),
     "UNIX_MILLISECONDS": pa.timestamp("ms"),
@@ -112,7 +112,8 @@ def _field(name: str, item: Message, schema: Message, dense: Message | None) -> 
         shape = ()
     is_required = shape is not None and _is_required(item) and not _has(dense, "default_value")
     if not is_required and values.spellings is None:
-        # The columns below need no `StoredForm`, because an absent feature becomes null.
+        # Optional scalars, and lists of any length, need no `StoredForm`, because an absent feature becomes
+        # null.
         if shape is None:
             type_ = values.type if values.categories is None else pa.string()
             return Field(name, pa.list_(type_))
@@ -179,7 +180,7 @@ def _integer_type(item: Message) -> pa.DataType:
     if item.HasField("time_domain"):
         return TIMES.get(enum_name(item.time_domain, "integer_format"), pa.int64())
     bounds = item.int_domain.min, item.int_domain.max
-    return _NARROW.get(bounds, pa.int64())  # bounds that match no type only restrict the values
+    return _NARROW.get(bounds, pa.int64())  # other bounds restrict the values, not the type
 
 
 def _bytes_values(name: str, item: Message, schema: Message) -> _Values:

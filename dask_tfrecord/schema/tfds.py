@@ -23,7 +23,7 @@ INFO, FEATURES = "dataset_info.json", "features.json"
 # The suffix of a file that lists the class names of a label.
 LABELS = ".labels.txt"
 
-# What the column of a class label contains: the class names, or the class numbers.
+# The content of a class label's column: the class names ("names") or the class numbers ("codes").
 Labels = Literal["names", "codes"]
 
 _TEXT = pa.string()
@@ -45,8 +45,8 @@ _TYPES = {
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
 # Before version 4.4, TFDS stored the name of a feature's class, and sometimes the name of the feature's
-# message. This dict maps the name of a class or message, without the suffix "Feature", to the key of the
-# feature's content in files of TFDS 4.4 or newer.
+# protobuf message. This dict maps each of these class and message names, without the suffix "Feature", to the
+# key that TFDS 4.4 and newer use for the content.
 _KEYS = {
     "FeaturesDict": "featuresDict",
     "Tensor": "tensor",
@@ -145,8 +145,8 @@ def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm
 
 
 def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the kind of a feature, such as "tensor", and the content of the feature. ``feature.proto`` names
-    the kinds.
+    """Return the kind of a feature, such as "tensor", and the JSON object that describes it.
+    ``feature.proto`` names the kinds.
     """
     if "content" not in node:
         key = next((key for key in node if key in _KEYS.values()), "")
@@ -188,9 +188,9 @@ def described_columns(
     """Return the columns that the TFDS files of a directory describe, or None if they describe no columns.
 
     ``read`` returns the content of a file in the directory, or raises FileNotFoundError. ``is_requested``
-    takes a column name, and returns False if the class names of this column are not needed. Raise SchemaError
-    if a file is not valid, or if ``features.json`` describes two features with one name. Warn if a file of
-    class names does not contain exactly one distinct name for each class.
+    takes a column name, and returns True if the class names of this column are needed. Raise SchemaError if a
+    file is not valid, or if ``features.json`` describes two features with one name. Warn if a file of class
+    names does not contain exactly one distinct name for each class.
     """
     try:
         tree = json.loads(read(FEATURES))

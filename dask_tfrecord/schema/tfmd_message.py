@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 # Maps each protobuf message to the fields that the parser reads. A star marks a repeated field. The parser
-# skips all fields that are not in this dict. In protobuf's text format, the map tensor_representation_group
-# looks like a repeated message with a key and a value.
+# skips all fields that are not in this dict. In protobuf's text format, a map looks like a repeated message
+# with a key and a value, so "Group" represents the map tensor_representation_group.
 _MESSAGES = {
     "Schema": "feature:Feature* string_domain:StringDomain* tensor_representation_group:Group*",
     "Feature": "name:string deprecated:bool type:FeatureType lifecycle_stage:LifecycleStage "
@@ -53,7 +53,8 @@ _PACKAGE = "dask_tfrecord.tfmd"
 def parse(text: str) -> Any:
     """Parse the text of a schema into a message with the fields in `_MESSAGES`.
 
-    Raise ImportError if protobuf is not installed. Raise ValueError, with the line, for an invalid text.
+    Raise ImportError if protobuf is not installed. Raise ValueError, with the line number, if the text is
+    invalid.
     """
     schema = _schema_class()()
     from google.protobuf import text_format

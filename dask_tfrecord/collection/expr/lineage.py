@@ -1,6 +1,6 @@
 """Find out where the columns of a Dask collection come from, and which files the collection reads.
 
-This module checks the objects that Dask converts to text.
+The module also checks that Dask converts no objects other than strings to text.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -80,16 +80,17 @@ def _read_schemas(ddf: DataFrame) -> list[Schema]:
 
 
 def nested_record_type(ddf: DataFrame) -> RecordType:
-    """Return "sequence_example" if a column is named like a column that was read as lists of lists."""
+    """Return "sequence_example" if a column has the name of a column that was read as lists of lists."""
     schemas = _read_schemas(ddf)
     nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
 
 
 def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:
-    """Set the record type "bytes" if the only stored column contains records that were read as bytes.
+    """Set the record type to "bytes" if the only column besides partition columns contains records that were
+    read as bytes.
 
-    Warn if records that were read as bytes would become features of other records.
+    Warn if records that were read as bytes would become values of a feature in new records.
     """
     schemas = _read_schemas(ddf)
     fields = [item for item in planned.fields if item.name not in partition_on]
@@ -115,7 +116,8 @@ def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of unchanged columns whose dtype no longer determines the Arrow type.
 
     Two kinds of columns are returned: large strings that Dask converted (dataframe.convert-string), and
-    object columns from Parquet files whose Arrow type does not depend on the values of the objects.
+    object columns that Dask read from Parquet files. Object columns whose Arrow type depends on their values
+    are left out.
     """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
@@ -139,7 +141,7 @@ def _has_default_conversion(source: ReadParquet) -> bool:
 
 
 def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | None:
-    """Return the type that Arrow infers from the objects to which pandas converts values of ``type_``.
+    """Return the type that Arrow infers after pandas has converted values of ``type_`` to objects.
 
     Return None if the inferred type depends on the values. For example, pandas converts a list of integers to
     floats if one of the integers is null.
@@ -193,7 +195,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of a plan's files, if plan and store use filesystems of the same type."""
+    """Yield the real paths of a plan's files, if the plan and the store use filesystems of the same type."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -202,7 +204,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """Return a store on the filesystem that an fsspec cache reads from, or else on the same filesystem."""
+    """Return a store on the filesystem that the fsspec caches of a store, if any, read from."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner
@@ -224,7 +226,7 @@ class CheckedStringConversion(ArrowStringConversion):
 
 
 def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
-    """Return the collection with a check that Dask converts no objects other than strings to text.
+    """Return the collection with a check that raises if Dask converts objects other than strings to text.
 
     Objects that the graph contains are checked immediately. Objects that a task loads are checked in that
     task. Text that a previous computation, such as persist(), has created is not checked. ``names`` maps the
@@ -244,7 +246,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """Yield each expression that loads named columns, with the labels of these columns in the expression."""
+    """Yield each expression that loads any of the given columns, with their labels in that expression."""
     key = expr._name, frozenset(names.items())
     if not names or key in visited:
         return
@@ -283,8 +285,8 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """Return the labels of the columns and of the index levels, or two empty lists if there is no meta."""
     try:
         meta = expr._meta
-    # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's classes without a meta
-    # either lack the attribute `_meta` (AttributeError) or leave it abstract (NotImplementedError).
+    # Some expressions, such as delayed values, have no meta. Dask's classes without a meta either lack the
+    # attribute `_meta` (AttributeError) or leave it abstract (NotImplementedError).
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

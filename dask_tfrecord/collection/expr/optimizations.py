@@ -12,15 +12,15 @@ expression graph.
 - Predicate pruning is legal if every path from the read ends in a filter and is computed row by row. The
   filters stay in the graph, and the read only skips files and blocks without matching rows
   (`ReadTFRecord._simplify_up`, `Decision.predicate`). If no other read returns the same rows, the read may
-  also skip single rows, by the values in column files (`Decision.skips_rows`). The remaining rows keep their
-  index values.
+  also skip individual rows, based on the values in column files (`Decision.skips_rows`). The remaining rows
+  keep their index values.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
 
 The module uses these private names of Dask, which were checked with Dask 2025.5.1 to 2026.8: the expression
 classes imported below, `_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of
 a pass. The mapping `dependents` maps the name of each expression to weak references to the expression's
-consumers. A consumer of an expression is computed from the expression.
+consumers. The consumers of an expression are the expressions that are computed from it.
 """
 
 from collections.abc import Mapping
@@ -78,8 +78,7 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
     """Translate a mask to a predicate. A part of the mask that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    # An error in the translation means that pandas may compare the values in the mask by other rules than a
-    # predicate does.
+    # If the translation raises, pandas may compare the values in the mask differently from a predicate.
     except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 
@@ -148,8 +147,8 @@ class Decision(NamedTuple):
 
     ``predicate`` is None if the consumers need all rows. Otherwise, the predicate is true for every row that
     a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
-    ``skips_rows`` is True if the read may leave out single rows for which the predicate is false, because no
-    other read returns the same rows.
+    ``skips_rows`` is True if the read may leave out individual rows for which the predicate is false, which
+    requires that no other read returns the same rows.
     """
 
     predicate: Predicate | None
@@ -158,12 +157,12 @@ class Decision(NamedTuple):
 
 
 def decision(read: Expr, dependents: Any) -> Decision:
-    """Return the legal rewrites of a read in the pass of the optimizer to which ``dependents`` belongs.
+    """Return the rewrites of a read that are legal in the optimizer pass that created ``dependents``.
 
-    The first call in a pass decides all reads of the pass together, because Dask adds the expressions of the
-    rewritten graph to ``dependents`` during the pass. Dask creates a new mapping ``dependents`` for each
-    pass, so the decisions are cached in this mapping. A read that was created during the pass keeps the
-    decision with which it was created.
+    The first call in a pass makes the decisions for all reads, because Dask adds rewritten expressions to
+    ``dependents`` during the pass. Dask creates a new mapping ``dependents`` for each pass, so the decisions
+    are cached in this mapping. A read that was created during the pass keeps the decision with which it was
+    created.
     """
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
@@ -181,7 +180,7 @@ def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
 
 
 def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
-    """Map the name of each read in a graph to the decision about the read."""
+    """Map the name of each read in a graph to its `Decision`."""
     exprs = (expr for by_name in consumers.values() for expr in by_name.values())
     inputs = (child for expr in exprs for child in expr.dependencies())
     reads = {child._name: child for child in inputs if isinstance(child, read_type)}
@@ -214,8 +213,8 @@ def _value_width(field: Field) -> int:
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
     """Return True if no consumer of a read depends on the boundaries of the read's partitions.
 
-    The result is True if every path from the read is computed row by row from this read alone, up to an
-    expression that combines all partitions.
+    The result is True if every path from the read leads to an expression that combines all partitions, and
+    all expressions before it are computed row by row from this read alone.
     """
     visited, pending = {read._name}, [read]
     while pending:
@@ -277,8 +276,8 @@ def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
-    """Return the filters at the ends of all row-by-row paths from a read and from other reads of the same
-    rows.
+    """Follow the row-by-row paths from a read, and return the filters in which they end. Also follow the
+    paths from other reads of the same rows that these filters use.
 
     Return None if a path does not end in a filter, or if a filter also uses rows of another input.
     """

@@ -98,7 +98,7 @@ class Reader:
     def __init__(self, read: "ReadTFRecord") -> None:
         self._token = read._name
         self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
-        # The index counts all rows of a key, so a read with ``partition_by`` must not skip single rows.
+        # The index counts all rows of a key, so a read with ``partition_by`` must not skip individual rows.
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
@@ -156,7 +156,7 @@ class ReadTask(Task):
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
-# A tuple of a read plan, the indices of each task's partitions, and each task's partitions.
+# A tuple: a read plan, the indices of the partitions that each task reads, and the partitions themselves.
 PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 
 
@@ -165,8 +165,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     The read skips files and blocks in which no row can meet ``predicate``, but does not filter the rows that
     it reads. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions, so that
-    one task may read several partitions. ``skips_rows`` is True if the read may also leave out single rows
-    for which the predicate is false.
+    one task may read several partitions. ``skips_rows`` is True if the read may leave out individual rows for
+    which the predicate is false.
     """
 
     _defaults: ClassVar = {
@@ -241,13 +241,17 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The indices of the selected partitions. Every task needs an index, but Dask's property is slow."""
+        """The indices of the selected partitions. The result is cached, because every task needs it and
+        Dask's own property is slow.
+        """
         selected: Sequence[int] | None = self.operand("_partitions")
         return range(len(self._divisions()) - 1) if selected is None else selected
 
     @cached_property
     def npartitions(self) -> int:
-        """The number of selected partitions. Every task needs the number, but Dask's property is slow."""
+        """The number of selected partitions. The number is cached, because every task needs it and Dask's own
+        property is slow.
+        """
         return len(self._partitions)
 
     def _task(self, name: Key, index: int) -> Task:
@@ -267,7 +271,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return {name: known[name] for name in self._schema.names if name in known}
 
     def _numbers(self, *indices: int) -> list[int]:
-        """Return the indices of the dataset's partitions that the tasks with the given indices read."""
+        """Return the indices of the dataset's partitions that the given tasks read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 

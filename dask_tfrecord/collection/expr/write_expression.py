@@ -69,7 +69,7 @@ def list_spills(reports: list[Report]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
 ) -> Report:
-    """Read the spilled rows of a group of partitions. Spill them again for each partition of the group."""
+    """Read the spilled rows of a group of partitions, and spill them again by partition."""
     try:
         written = regroup(run, spills, group, shuffle, route)
         index, count = group * route.chunks + chunk, route.groups * route.chunks
@@ -271,7 +271,7 @@ class CollectionRows:
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
         names = rounded_in_frame(self._ddf._meta, records, write_index=bool(levels))
-        # If a column was read with the type that is written, the values are not rounded again.
+        # If a column was read with the type that the write stores, the write does not round its values.
         read_types = lineage.read_types(self._ddf, names)
         return [name for name in names if read_types.get(name) != records.arrow.field(name).type]
 
@@ -287,6 +287,6 @@ class CollectionRows:
     ) -> Any:
         ddf = self._ddf if splits is None else assign_splits(self._ddf, splits)
         if shuffle is None and npartitions != ddf.npartitions:
-            # With known divisions, Dask could not repartition to every number of partitions.
+            # With known divisions, Dask could not repartition to an arbitrary number of partitions.
             ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
         return new_collection(WriteTFRecord(ddf.expr, run, operation, write_index, shuffle))

@@ -37,11 +37,10 @@ def to_pandas(
 ) -> pd.DataFrame:
     """Convert an Arrow table to a DataFrame of Arrow-backed columns. Dictionary columns become categoricals.
 
-    ``schema`` lists the columns of the table, in the order of the table. ``row_ranges`` contains the ranges
-    of integers that form the index, as pairs of a start and an exclusive stop. Without ``row_ranges``, the
-    index counts from 0. ``dtypes`` maps each column that is not Arrow-backed to a dtype name that
-    `dtype_name` returned. For a column in `numpy_names`, the dtype name may be `NUMPY`, which selects the
-    NumPy dtype.
+    ``schema`` lists the columns in table order. ``row_ranges`` contains the ranges of integers that form the
+    index, as pairs of a start and an exclusive stop. Without ``row_ranges``, the index counts from 0.
+    ``dtypes`` maps each column that is not Arrow-backed to a dtype name that `dtype_name` returned. For a
+    column in `numpy_names`, the dtype name may be `NUMPY`, which selects the NumPy dtype.
 
     Raise SchemaError if a column with a NumPy dtype contains a null that the dtype cannot hold, or a value
     that NumPy interprets as NaT.
@@ -49,7 +48,7 @@ def to_pandas(
     if not table.num_rows:  # a table without chunks contains no dictionaries, and so no categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
-    arrays: dict[str, Any] = {}  # the extension arrays, which pandas does not merge into blocks
+    arrays: dict[str, Any] = {}  # extension arrays, each of which is a separate block in pandas
     objects: dict[str, Any] = {}
     numbers: dict[str, pa.ChunkedArray] = {}
     for item, column in zip(schema.fields, table.columns, strict=True):
@@ -234,8 +233,8 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column to a categorical. An empty set of categories gets the dtype for its Arrow
-    type.
+    """Convert a dictionary column to a categorical. The categories get the dtype for their Arrow type, even
+    if there are none.
     """
     value_type = column.type.value_type
     # Arrow's own conversion would drop the time zone of the categories.
@@ -252,6 +251,6 @@ def _categorical(column: pa.ChunkedArray) -> Any:
 
 
 def _string_dtype(type_: pa.DataType) -> Any:
-    """Return the dtype ``str`` for string types if pandas has version 3 or later, otherwise None."""
+    """Return the dtype ``str`` for string types in pandas 3 or later, otherwise None."""
     is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

@@ -56,9 +56,8 @@ _MIXED = "the values are of several kinds, and no single type holds all of them"
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
     """Convert an object column to an Arrow array of the given type, or of a type inferred from the objects.
 
-    Objects that pandas considers missing become null. A NaN inside a list remains a value, and does not
-    become null. Raise one of `CONVERSION_ERRORS` if no Arrow type can hold all objects, or if a value would
-    change.
+    Objects that pandas considers missing become null. A NaN inside a list stays NaN and does not become null.
+    Raise one of `CONVERSION_ERRORS` if no Arrow type can hold all objects, or if a value would change.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
     kind = infer_dtype(column, skipna=True)
@@ -67,7 +66,7 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
     if type_ is None:
         return _infer(values, missing)
     if is_list(type_) and kind in ("string", "bytes"):
-        raise TypeError("it is a string, not a list")  # Arrow would make a list of the string's characters
+        raise TypeError("it is a string, not a list")  # Arrow would convert a string to its characters
     if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
         return _arrow_array(values, missing, type_)
     if is_list(type_):
@@ -110,8 +109,8 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
         return inferred
     finer_type = in_nanoseconds(inferred.type)
-    # When Arrow converts structs to pandas, times in nanoseconds become integers, so a read would return
-    # integers.
+    # Arrow converts nanosecond times in structs to integers for pandas, so a read would return integers
+    # instead of times.
     if finer_type != inferred.type and not pa.types.is_struct(innermost(finer_type)):
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
@@ -158,8 +157,7 @@ def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = Tru
     if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
         if any(getattr(value, "tzinfo", None) is None for value in present):
             return False
-        # For Python, a time that occurs twice at a clock change is unequal to every time in another time
-        # zone.
+        # In Python, a time that occurs twice at a clock change is unequal to every time in another time zone.
         converted = converted.cast(pa.timestamp(converted.type.unit, "UTC"))
         present = _object_array([value.astimezone(datetime.UTC) for value in present])
     objects = _object_array(converted.to_pylist())
@@ -173,7 +171,7 @@ def _object_array(values: list[Any]) -> Objects:
 
 
 def _check_family(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise TypeError if values of two types can never be equal, such as strings of digits and numbers."""
+    """Raise TypeError if values of the two types can never be equal, such as numbers and strings."""
     source, target = innermost(source), innermost(target)
     if not pa.types.is_null(source) and family(source) != family(target):
         raise TypeError(f"Python objects of type {source} never equal values of type {target}")
@@ -230,7 +228,7 @@ def check_dtype(dtype: Any) -> None:
 
 
 def conversion_of(column: "pd.Series[Any]") -> str:
-    """Return advice on how to convert a column whose values no type can hold."""
+    """Return advice on how to convert a column whose values cannot be stored."""
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
     objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
@@ -308,8 +306,8 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message. For an OverflowError, return a text with TFRecord's
-    integer range.
+    """Return the first line of an error's message. For an OverflowError, return a message that states
+    TFRecord's integer range.
     """
     if isinstance(error, OverflowError):
         return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
@@ -361,7 +359,7 @@ def text_advice(name: str, type_: str = "pa.binary()") -> str:
 
 
 def as_text(name: str) -> Remedy:
-    """Return the remedy that writes the column as text, with the argument ``schema=``."""
+    """Return a remedy: the argument ``schema=`` that stores the column as text."""
     return Remedy("schema", {name: pa.string()}, "write the text itself")
 
 
@@ -483,10 +481,10 @@ def first_misfit(
 ) -> SchemaError:
     """Return an error that names the first row that cannot be converted, and the reason.
 
-    ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
-    concern a row after the first misfit.
+    ``convert_first(n)`` converts the first n rows. Converting all rows raised ``error``, which may describe a
+    later row than the first misfit.
     """
-    messages: dict[int, str] = {}  # storing the errors instead would keep all values in memory
+    messages: dict[int, str] = {}  # stored exceptions would keep all values in memory
 
     def fails(count: int) -> bool:
         try:

@@ -166,8 +166,7 @@ def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: GivenTypes, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """Return the text columns and text index levels to which ``schema`` gives no type, or a bytes or list
-    type.
+    """Return the text columns and text index levels with no type, a bytes type or a list type in ``schema``.
 
     The result maps each label in the DataFrame to the name of the column in the records.
     """
@@ -265,7 +264,8 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
 def _typed_columns(
     columns: dict[str, "pd.Series[Any]"], sample: Sample | None
 ) -> dict[str, "pd.Series[Any]"]:
-    """For each column whose dtype determines no type, use the first partition whose values determine a type.
+    """If the dtype of a column determines no type, take the column from the first partition whose values
+    determine one.
 
     A column without values in any partition keeps the null type.
     """
@@ -304,7 +304,7 @@ def _shared_categories(
 
 
 def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask: bool = False) -> pa.Array:
-    """Convert categories to the type of the values. Raise if an ordered column has no categories."""
+    """Convert categories to the value type of ``type_``. Raise if an ordered column has no categories."""
     if type_.ordered and not len(known):
         problem = "the categories are ordered, but unknown"
         advice = f"use ddf.categorize({literal([name])})" if is_dask else None

@@ -98,7 +98,7 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
         return column
     found = dict(zip([item.name for item in column.type], column.flatten(), strict=True))
     if not {*found} <= {item.name for item in type_}:
-        return column  # a later conversion raises an error for the unknown field
+        return column  # a later conversion raises an error for a field that ``type_`` lacks
     fields = {
         item.name: _with_fields(found.get(item.name, pa.nulls(len(column))), item.type) for item in type_
     }
@@ -113,7 +113,7 @@ _BYTES = 1 << 24
 # The approximate number of rows that are sampled to estimate the size of a DataFrame.
 _SAMPLED_ROWS = 100
 
-# Maps a method name to advice. If an unsupported object has the method, the error contains the advice.
+# Maps the name of a method to the advice in the error about an unsupported object that has this method.
 _ADVICE = {
     "collect": "pass frame.collect(), or a RecordBatchReader",
     "to_dataframe": "pass bag.to_dataframe(meta=...)",
@@ -204,7 +204,7 @@ class PandasRows:
     ) -> Iterator[pa.Table]:
         """Yield all rows as tables of the planned schema.
 
-        An error about a value contains the position of the row in the source, and ``title`` as the path.
+        An error about a value shows ``title`` as its path, and the position of the row in the source.
         """
         sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
         row_bytes = int(sample.memory_usage(deep=True).sum()) / max(1, len(sample))
@@ -255,8 +255,8 @@ class ArrowRows:
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
         """Return the categories of each column, from the first batch in which the column has categories.
 
-        The batches that were read are kept for `tables`. The search ends after about 16 MiB of batches.
-        Columns without categories in the searched batches are left out.
+        This method keeps the batches that it reads, so that `tables` can still convert them. The search ends
+        after about 16 MiB of batches. Columns without categories in the searched batches are left out.
         """
         found: dict[str, pa.Array] = {}
         size = 0
@@ -305,7 +305,7 @@ class ArrowRows:
         return batch
 
     def close(self) -> None:
-        """Release the stream, so that for example a database can run its next query.
+        """Release the stream, so that a database, for example, can run its next query.
 
         A reader that the caller opened, and from which nothing was read, stays open.
         """
@@ -323,7 +323,7 @@ def open_source(value: Any) -> Source:
     kind = type(value)
     try:
         if hasattr(kind, "__arrow_c_stream__"):
-            # Use a RecordBatchReader itself, so that errors keep their classes.
+            # Read from a RecordBatchReader directly, so that its errors keep their classes.
             if isinstance(value, pa.RecordBatchReader):
                 return ArrowRows(kind.__name__, value, is_of_caller=True)
             return ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
@@ -353,7 +353,7 @@ def _advice(kind: type) -> str | None:
 
 
 def _without_payloads(planned: Schema) -> Schema:
-    """Return ``planned`` unchanged. Warn if the only column looks like records that were read as bytes."""
+    """Return ``planned``. Warn if the only column has the name and kind of records read as bytes."""
     if [(item.name, item.kind) for item in planned.fields] == [(PAYLOAD.name, "bytes")]:
         warn_caller(
             f"the values of {PAYLOAD.name!r}, which may be whole records, are written as a feature of "

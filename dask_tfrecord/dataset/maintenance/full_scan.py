@@ -100,7 +100,7 @@ def with_column_files(
 def rows_to_store(
     store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
 ) -> list[int]:
-    """Return the file list indices of the data files that have no usable column file for ``columnar``."""
+    """Return the indices, in the file list, of data files without a usable column file for ``columnar``."""
     if columnar is None:
         return []
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
@@ -147,7 +147,7 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Describe how the column file of a data file differs from the records, or return "" if both agree. The
+    """Describe how the column file of a data file differs from the records, or return "" if they agree. The
     function runs in a Dask task.
 
     ``entry`` must describe the present content of the data file.
@@ -209,7 +209,7 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
-    """Read the files of a read plan, and describe the files as a snapshot. Each file of the plan must be one
+    """Read the files of a read plan, and describe them as a snapshot. Each file of the plan must be one
     partition.
 
     Raise CorruptRecordError if a record is damaged, and SchemaError if a value does not fit its column.
@@ -236,9 +236,10 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_ea
     """Update a snapshot whose files may have been rewritten or copied.
 
     ``snapshot`` is the newest snapshot, and ``files`` lists its existing files, as returned by
-    `snapshot_files`. Only files whose ``stamp`` differs from the stored ``stamp`` are read. If a file was
-    read and its content is unchanged, only the ``stamp`` of the file is updated. Raise FileChangedError if
-    the content of a file that this library wrote has changed. Also raise the errors of `create_snapshot`.
+    `snapshot_files`. Only files whose ``stamp``, such as an ETag, differs from the stored ``stamp`` are read.
+    If a file was read and its content is unchanged, only the ``stamp`` of the file is updated. Raise the
+    errors of `create_snapshot`, and FileChangedError if the content of a file that this library wrote has
+    changed.
     """
     listed = snapshot.file_list
     changed = files["file_records"].is_null()
@@ -293,7 +294,7 @@ class _Describe(Operation):
 
         Drop the files that ``before`` lists but ``described`` does not, because these files no longer exist.
         Raise ConcurrentWriteError if ``newest`` and ``described`` have different columns, or if ``newest``
-        lists none of the indexed files.
+        lists no file of ``before`` (of ``described`` if ``before`` is None).
         """
         listed, described, before = newest.file_list, self.described, self.before
         is_kept = (before or described).file_list.positions(listed).is_valid().to_numpy()
@@ -370,7 +371,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(chunk: Chunk[Decoded]) -> list[Block]:
-    """Return the blocks that begin in a chunk of an uncompressed file."""
+    """Divide the records in a chunk of an uncompressed file into blocks."""
     found = scan(chunk.data, final=True, verify_crc=False, every=BLOCK_BYTES)
     offsets = chunk.offsets(pa.array(found.offsets).to_numpy()).tolist()
     first, numbers = chunk.number(0), pa.array(found.numbers).to_pylist()
@@ -413,11 +414,11 @@ def verify_files(
 
 
 def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> tuple[Schema, str]:
-    """Return the schema that `read_tfrecord` would infer, and the reason why records are read as bytes.
+    """Return the schema that `read_tfrecord` would infer and, if it would read messages as bytes, the reason.
 
-    The function infers the schema from a sample of the files, and skips damaged records. The reason is an
-    empty string if the records are not read as bytes, or are not messages. If the values of a feature have
-    several kinds, the column gets the first kind.
+    The function infers the schema from a sample of the files, and skips damaged records. The reason for
+    reading bytes is an empty string if the records are not messages, or are read as messages. If the values
+    of a feature have several kinds, the column gets the first kind.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -438,9 +439,7 @@ def describe_drift(sample: Sample, schema: Schema) -> str:
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from the file's row in a snapshot's file list. Return "" for an unchanged
-    file.
-    """
+    """Describe how a file differs from its row in a snapshot's file list. Return "" for an unchanged file."""
     now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]

@@ -128,8 +128,8 @@ def expire_versions(
 ) -> Expired:
     """Expire versions, and remove the files of versions that expired more than ``grace`` ago.
 
-    Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created. In
-    addition, keep all versions that are younger than ``older_than``.
+    Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
+    Keep all versions created less than ``older_than`` ago.
     """
     newest = open_version(store, None)
     run = plan_run(store, newest)
@@ -162,8 +162,8 @@ def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetim
 
 
 def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
-    """Return the ``count`` newest versions that `expire` did not create, or only the oldest version if there
-    are fewer than ``count``.
+    """Return the ``count`` newest versions that `expire` did not create. If there are fewer such versions,
+    return only the oldest version.
     """
     states: list[int] = []
     for end in range(len(stored), 0, -_BATCH):
@@ -205,8 +205,8 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
 
 
 def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList:
-    """Return the kept files of which the newest version has a copy at the original path. Leave out kept files
-    that were modified after ``before``.
+    """Return the kept files that also exist at their original paths in the newest version. Leave out kept
+    files that were modified after ``before``.
 
     On object stores, `restore` leaves the kept file in place when it copies the file back.
     """
@@ -223,12 +223,12 @@ def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList
 
 
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
-    """Remove a kept file of which the newest version has a copy at the original path.
+    """Remove a kept file that also exists at its original path in the newest version.
 
     A commit that replaces the file at the original path first copies the file to ``path``, and then removes
-    the original. If a newer version exists after the removal, restore ``path`` from the backup, because a
-    commit may have written ``path`` before the removal. If the process is killed, the backup stays in the
-    staging directory until `cleanup`.
+    the original. If a newer version exists after ``path`` is removed, restore ``path`` from a backup, because
+    the commit of that version may have relied on the file. If the process is killed, the backup stays in the
+    staging directory until `cleanup` runs.
     """
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
@@ -242,7 +242,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
     """Return the files needed only by versions that expired before the time ``before``."""
     kept = kept_files(store)
     closed = closed_column_files(store)
-    # List the versions after the files, so that no listed file is newer than the newest listed version.
+    # Versions are listed last, so that no listed file is newer than the newest listed version.
     numbers = versions(store)
     nothing = Unneeded(kept.slice(0, 0), [])
     if not len(kept) and oldest_version(store) <= min(numbers, default=0):
@@ -255,7 +255,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        must_read = len(kept) or beside  # False if only the version numbers of the bases are needed
+        must_read = len(kept) or beside  # if False, the metadata of the versions is enough
         known = {} if must_read else read_metadata(store, sorted(needed))
         parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}

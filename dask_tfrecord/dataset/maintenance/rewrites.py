@@ -63,7 +63,7 @@ Result = TypeVar("Result")
 def newest_files(store: Store) -> tuple[Snapshot, FileList]:
     """Return the newest snapshot and the list of its files.
 
-    Raise FileNotFoundError if there is no snapshot. Also raise the errors of `newest_snapshot`.
+    Raise FileNotFoundError if there is no snapshot, and the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store)
     if newest is None:
@@ -94,8 +94,8 @@ def write_again(
     """Write the records of ``sources`` to one new file, and write a column file if the run writes column
     files.
 
-    The name of the new file contains ``number`` and ``count``. ``is_removed`` is a mask of the records to
-    leave out, and requires that there is only one source.
+    The name of the new file contains ``number`` and ``count``. ``is_removed``, a mask of the records to leave
+    out, may be passed only with a single source.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
@@ -147,7 +147,8 @@ def compute(
 
 
 def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
-    """Commit a write that only this process can commit. If the commit fails, remove the files of the write.
+    """Commit a write. If the commit fails, remove the files of the write, because no other process can commit
+    the write.
 
     After a `GroupsLostError`, keep the new files, because the next attempt needs them.
     """
@@ -163,7 +164,7 @@ def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (
 # The search for categories reads this many files in one round.
 _BATCH = 64
 
-# Maps each column name to some categories of the column.
+# Maps each column name to an array with some of the column's categories.
 Categories = Mapping[str, pa.Array]
 
 
@@ -275,8 +276,8 @@ class Compacted(NamedTuple):
     replaced, written : int
         The number of small files that the compaction replaced, and the number of new files.
     skipped : int
-        The number of small files that the compaction skipped, because other writes replaced files of the same
-        group.
+        The number of small files that were skipped because another write replaced a file that was to be
+        merged into the same new file.
     """
 
     snapshot: Snapshot
@@ -322,7 +323,7 @@ def plan_groups(
     """Return, for each new file, the indices of the files that the new file replaces.
 
     All files of a group are adjacent in the file list, so that the order of the rows does not change. All
-    files of a group have the same directory, the same codec, and the same value in ``partitions``. Files in
+    files of a group are in the same directory, have the same codec and belong to the same partition. Files in
     the same directory may belong to different partitions, because TensorFlow Datasets writes the files of all
     splits to one directory. Files of at least ``target_bytes / 2`` bytes are not replaced, so that another
     compaction does not copy them again.
@@ -412,7 +413,7 @@ def delete_rows(
     deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
-        if (snapshot.schema, snapshot.partitioning) != columns:  # files written so far have the old columns
+        if (snapshot.schema, snapshot.partitioning) != columns:  # discard files with outdated columns
             discard(deletion.run)
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
         if deletion.treat(snapshot, files):

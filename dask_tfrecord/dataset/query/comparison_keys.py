@@ -4,8 +4,8 @@ Comparison keys are Python values that compare in the same way as the Arrow valu
 number, a time or a bool is the number that Arrow stores, as an int or a float. The comparison key of text is
 a str, and the comparison key of binary data is a bytes object. Values in users' filters and bounds in
 snapshots are converted to comparison keys, so that values of different types can be compared. For speed, the
-module creates no Python objects for single files. Arrow arrays store the limits of all files, and boolean
-masks with one element for each file store all other results.
+module creates no Python objects for individual files. The limits of all files are stored in Arrow arrays, and
+all other results in boolean masks with one element for each file.
 """
 
 import datetime
@@ -37,7 +37,9 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is 
 
 
 class WrongTypeError(TypeError):
-    """The error for a value that cannot be compared with a column. The error message contains the reason."""
+    """The error for a value that cannot be compared with a column. The error message says why the comparison
+    is impossible.
+    """
 
 
 def is_comparable(type_: pa.DataType) -> bool:
@@ -91,8 +93,8 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# A comparison key that is greater than all values of integer, decimal and time types. `BEYOND_ALL` represents
-# infinity, and values that equal no value of a column's type.
+# A comparison key that is greater than all values of integer, decimal and time types. `BEYOND_ALL` stands for
+# infinity and, in `==` and `!=`, for a value that a column's type cannot represent.
 BEYOND_ALL = 10**80
 
 
@@ -215,9 +217,9 @@ class ColumnRange(NamedTuple):
     """The known limits of a column's values in each file.
 
     ``low`` and ``high`` contain a lower and an upper limit for each file. The limits ignore NaN. A null means
-    that the limit of a file is unknown. None instead of an array means that all limits are unknown. An
-    element of ``may_have_values``, ``may_have_nulls`` or ``may_have_nan`` is False if the column is known to
-    have no values, no nulls or no NaN in the file.
+    that the limit of a file is unknown. None instead of an array means that all limits are unknown.
+    ``may_have_values``, ``may_have_nulls`` and ``may_have_nan`` are False for files in which the column is
+    known to have no values, no nulls or no NaN, respectively.
     """
 
     low: pa.Array | None
@@ -246,9 +248,9 @@ class FileRanges:
 def file_ranges(fields: Iterable[Field], files: FileList, *, use_statistics: bool = True) -> FileRanges:
     """Return the known limits of the given columns in each file of a file list.
 
-    The column ``file_records`` of the list contains the record count of each file. A null record count means
-    that the file's statistics may be out of date. If the list has no column ``file_records``, statistics are
-    ignored.
+    The column ``file_records`` of the list contains the record count of each file. If the record count of a
+    file is null, its statistics may be out of date, and are ignored. If the list has no column
+    ``file_records``, all statistics are ignored.
     """
     ranges = {
         item.name: range_of_values(item, files[value_name(item.name)].combine_chunks())

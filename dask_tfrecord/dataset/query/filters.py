@@ -1,6 +1,6 @@
-"""Convert the value of ``filters=`` to a predicate. The value may be a pyarrow expression.
+"""Convert the value of ``filters=``, which may be a pyarrow expression, to a predicate.
 
-Arrow evaluates pyarrow expressions on rows. This module translates parts of pyarrow expressions to
+Arrow itself applies pyarrow expressions to the rows. This module translates parts of pyarrow expressions to
 predicates, which exclude files from the read.
 """
 
@@ -36,11 +36,12 @@ from dask_tfrecord.errors import SchemaError, check_instance
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The next functions read the structure of pyarrow expressions, which pyarrow does not expose.
+# pyarrow does not expose the structure of an expression. The following functions read this structure from the
+# serialized expression.
 #
 # Arrow serializes an expression as a record batch. The metadata of the batch's schema describes the structure
-# of the expression, and the columns of the batch contain the literals and the function options. Arrow's
-# private format of expressions was checked with pyarrow 18 to 26.
+# of the expression, and the columns of the batch contain the literals and the function options. This format
+# is private to Arrow, and was checked with pyarrow 18 to 26.
 
 
 class Column(NamedTuple):
@@ -56,7 +57,7 @@ class Literal(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of an Arrow function. ``options`` is empty if the function has no options."""
+    """A call to an Arrow function. ``options`` is empty if the function has no options."""
 
     function: str
     arguments: tuple["Node", ...]
@@ -144,10 +145,10 @@ def value_set(call: Call) -> list[Any]:
 def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
     """Rewrite a filter expression so that Arrow selects the same rows as DataFusion.
 
-    In DataFusion, NaN is not null, equals NaN, and is greater than all other numbers. The result of ``IN`` in
-    DataFusion is null for a null. In Arrow, NaN is not equal to, less than or greater than any number.
-    Arrow's ``is_in`` returns false for a null. Raise SchemaError if the expression calls a function that
-    DataFusion's filters do not use.
+    In DataFusion, NaN is not null, equals NaN, and is greater than all other numbers. DataFusion's ``IN``
+    returns null if the tested value is null. In Arrow, NaN is not equal to, less than or greater than any
+    number. Arrow's ``is_in`` returns false for a null. Raise SchemaError if the expression calls a function
+    that DataFusion's filters do not use.
     """
     floats = {item.name for item in schema.fields if pa.types.is_floating(value_type(item.type))}
     return _rewritten(expression, floats)
@@ -278,8 +279,8 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # There is no translation. For example, Arrow may compare the value by rules that comparison keys do not
-    # follow.
+    # There is no translation, for example because Arrow may compare a value differently from its comparison
+    # key.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()

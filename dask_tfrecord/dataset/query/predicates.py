@@ -3,7 +3,7 @@
 For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
 the predicate is true. If a file has not been read, its partition values and its statistics in a snapshot
 limit the possible outcomes. For example, if the minimum of ``x`` is 5, ``x < 3`` is true for no row. A
-predicate compares values as comparison keys, by the rules of pandas, or by the rules of Arrow.
+predicate compares values by the rules of comparison keys, of pandas, or of Arrow.
 """
 
 import datetime
@@ -288,7 +288,7 @@ class ArrowExpression(Predicate):
         mask = Declaration("project", ProjectNodeOptions([self.expression], ["mask"]), [source])
         try:
             return mask.to_table(use_threads=False)["mask"]
-        except pa.ArrowException as error:  # Arrow may fail to cast a value, for example
+        except pa.ArrowException as error:  # for example, Arrow cannot cast a value
             raise SchemaError(
                 f"filters= cannot be applied to the values of {', '.join(map(repr, self.names))}: {error}",
                 'cast the columns in the expression, such as pc.field("year").cast("float64", safe=False)',
@@ -378,10 +378,10 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# Maps kinds of column types to value types. For each column type and value type in this map, Arrow, NumPy and
-# comparison keys compare in the same way. Only pandas applies filters with values of types outside this map.
-# Values outside this map include text that may be parsed as a time, nulls, uint64 (which Arrow compares as
-# floats), mixtures of decimals and floats, and values that only some versions accept.
+# Maps column types to the types of filter values for which Arrow, NumPy and comparison keys give equal
+# results. A comparison with a value of any other type excludes no files. For example, the map omits text that
+# may be parsed as a time, nulls, uint64 (which Arrow compares as floats), and mixtures of decimals and
+# floats. Values that only some library versions accept are omitted, too.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -421,7 +421,7 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     """Return the predicate that is equivalent to a comparison in pandas.
 
     The predicate is `Ambiguous` if the result in pandas depends on the dtype backend. Raise WrongTypeError if
-    pandas may compare the value in another way than its comparison key.
+    pandas may compare the value differently from its comparison key.
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
@@ -454,10 +454,8 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
-    """Return ``value`` if pandas compares it in the same way as the value's comparison key. Otherwise, raise
-    WrongTypeError.
-
-    All dtype backends of pandas must compare the value in the same way as the value's comparison key.
+    """Return ``value`` if all dtype backends of pandas compare it in the same way as its comparison key.
+    Otherwise, raise WrongTypeError.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
@@ -480,7 +478,7 @@ def _exactly_compared(field: Field, value: Any) -> Any:
 
 
 def _is_small(value: Any, type_: pa.DataType) -> bool:
-    """Return True if pandas converts a value and all nearby integers to floats without rounding."""
+    """Return True if rounding integers to floats cannot change the result of a comparison with a value."""
     if pa.types.is_floating(type_) or isinstance(value, float | np.floating):
         if pa.types.is_floating(type_) and isinstance(value, float | np.floating):
             return True
@@ -506,7 +504,7 @@ def _is_int64(key: Any) -> bool:
 
 
 def _rounded(field: Field, value: Any) -> Any:
-    """Round a number in the same way as NumPy does to compare the number with 16-bit or 32-bit floats."""
+    """Round a number as NumPy rounds it before a comparison with 16-bit or 32-bit floats."""
     type_ = value_type(field.type)
     if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
         return value
@@ -536,7 +534,8 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Return an operator and a key for a comparison that is equivalent to the comparison with ``key``.
+    """Replace the fraction ``key`` in a comparison. Return the operator and the key of an equivalent
+    comparison.
 
     ``key`` lies between two values of the column's type.
     """

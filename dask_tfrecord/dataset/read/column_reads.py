@@ -41,8 +41,8 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# Decode the records of a file with fewer bytes than this if the file can be read together with others.
-# Reading one row from a column file takes as long as reading thousands of rows.
+# If a file with fewer bytes than this can be read together with other files, its records are decoded, and its
+# column file is not used. Reading a column file takes as long for one row as for thousands of rows.
 _SMALL_BYTES = 1 << 16
 
 # Reading a byte of lists from Parquet takes this many times as long as decoding a byte of records.
@@ -59,9 +59,9 @@ class Choice(NamedTuple):
     """The choice of what to read for a split, and the reason for the choice.
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
-    ``known`` contains the requested rows of the columns that `ColumnReads.choose` has read. If
-    `ColumnReads.choose` considered reading only some records, ``fetch`` contains the byte ranges of the
-    requested records.
+    ``known`` contains the requested rows of the columns that `ColumnReads.choose` has read. ``fetch``
+    contains the byte ranges of the requested records if `ColumnReads.choose` compared reading only these
+    records with reading all records.
     """
 
     source: Literal["all records", "some records", "column file", "no records"]
@@ -175,7 +175,7 @@ class ColumnReads:
             yield partition.with_partition_values(table.select(self._wanted.names), partition.schema)
 
     def column_bytes(self, split: Split, choice: Choice) -> int:
-        """Return how many bytes of a split's column file the methods `possible`, `choose` and `read` read."""
+        """Return the number of bytes of a split's column file that `possible`, `choose` and `read` load."""
         stored = self._stored.get(split)
         if stored is None:
             return 0
@@ -204,7 +204,7 @@ class ColumnReads:
     def _unread(
         self, stored: StoredRows, choice: Choice, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
-        """From row groups with requested rows, read the result columns that are not in ``choice.known``."""
+        """Read the result columns that are not in ``choice.known``, from row groups with requested rows."""
         known = () if choice.known is None else choice.known.column_names
         columns = self._wanted.select(name for name in self._wanted.names if name not in known)
         return stored.each(_has_any(stored, choice.rows), columns, read)
@@ -277,7 +277,7 @@ def rows_at(table: pa.Table, rows: Ints) -> pa.Table:
     """Return the rows of a table at the indices ``rows``, which must be ascending and unique."""
     if len(rows) == table.num_rows:
         return table
-    mask = np.zeros(table.num_rows, bool)  # Arrow's `take` could join chunks to an array that is too large
+    mask = np.zeros(table.num_rows, bool)  # Arrow's `take` could join chunks into an array that is too large
     mask[rows] = True
     return table.filter(pa.array(mask))
 
@@ -290,7 +290,7 @@ def _has_any(stored: StoredRows, rows: Ints | None) -> Mask:
 
 
 def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mask:
-    """Return a mask of the row groups in which, by Parquet's statistics, a predicate may be true."""
+    """Return a mask of the row groups in which a predicate may be true according to Parquet's statistics."""
     every = np.ones(len(stored.groups), bool)
     if len(every) < 2:  # the statistics of a single row group prove no more than the snapshot's statistics
         return every

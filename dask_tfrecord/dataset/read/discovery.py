@@ -124,14 +124,14 @@ def find(
 def _discover_by_listing(
     paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """List the files. Infer the type of each column without a requested type from a sample of the records."""
+    """List the files. Sample the records to infer the types of columns for which no type is requested."""
     requested = request.requested
     listing = list_files(paths, request.storage_options, request.filesystem)
     listing = committed_files(listing, use_snapshot=request.use_snapshot)
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
     is_checked = chosen.mask
-    if chosen.records is not None:  # a description of TFDS with record counts lists all files
+    if chosen.records is not None:  # a TFDS description that contains record counts lists all files
         is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
     warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
@@ -316,9 +316,9 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # Use the blocks of a data file of this library even if the ``stamp`` of the file has changed. No
-            # writer reuses the name of a data file of this library for other content. If the content of the
-            # file did change, the record checksums would not match.
+            # Use the blocks of a data file of this library even if the ``stamp`` of the file has changed.
+            # This library never reuses the name of a data file for different content. If the content has
+            # changed nevertheless, the record checksums do not match.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))

@@ -43,8 +43,8 @@ PAYLOAD = pa.field("record", pa.binary())
 class InferredColumns(NamedTuple):
     """The inferred or requested columns of the records, without partition columns.
 
-    Records may contain the ``ignored_features``, which no column reads. Error messages use the ``evidence``
-    from the sample. ``evidence`` is None if no schema was inferred.
+    Records may contain the ``ignored_features``, which no column reads. ``evidence`` summarizes the sampled
+    records for error messages. ``evidence`` is None if no schema was inferred.
     """
 
     schema: Schema
@@ -145,7 +145,7 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Ite
     caller gave.
 
     A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
-    scalar column. A feature list becomes a list of lists. A feature of bytes becomes a string column if all
+    scalar column. A feature list becomes a list of lists. A bytes feature becomes a string column if all
     sampled values are text. A feature without any value becomes a column of the null type. If no type fits
     all sampled values of some features, raise a SchemaError that names these features.
     """
@@ -246,8 +246,8 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Merge the errors of several features into one error. The remedy in the merged error excludes all of the
-    features.
+    """Merge the errors of several features into one error. The remedy in the merged error leaves out the
+    columns of all these features.
     """
     first, *others = errors
     if not others:
@@ -275,8 +275,7 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 
 
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Raise SchemaError if a column would read the context but its feature is a feature list, or if a column
-    would read feature lists but its feature is in the context.
+    """Raise SchemaError if a column would read the context but its feature is a feature list, or vice versa.
 
     Without this error, all values of the column would be null.
     """
@@ -329,13 +328,15 @@ class Drift(NamedTuple):
     """A feature that has no column, or whose values the column cannot read."""
 
     name: str
-    problem: str  # A text that begins with the name of the feature.
+    problem: str  # An error text that begins with the name of the feature.
     type: pa.DataType  # The type of a column that could read the feature.
     kinds: tuple[str, ...]
     # The kind that the column reads, or None if the feature has no column or a column of the null type.
     expected: str | None
-    is_in_other_map: bool  # The column reads the context, and the feature is a feature list, or vice versa.
-    has_two_maps: bool  # Some records have the feature in the context, and others in the feature lists.
+    # True if the column reads the context but the feature is a feature list, or vice versa.
+    is_in_other_map: bool
+    # True if the feature is in the context of some records and in the feature lists of others.
+    has_two_maps: bool
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:

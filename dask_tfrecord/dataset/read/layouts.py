@@ -125,7 +125,7 @@ def supervised_keys(info: Any) -> tuple[str, ...]:
 def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
     """Return the splits that the TFDS file ``dataset_info.json`` in a directory lists, if there are any.
 
-    Raise TFRecordError if two splits have the same name. Also raise the errors of `read_info`.
+    Raise the errors of `read_info`, and TFRecordError if two splits have the same name.
     """
     info = read_info(store, directory)
     splits = info.get("splits")
@@ -280,9 +280,7 @@ class FoundSplits:
                 raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
-        """Return a mask that is False for the files that the description of a complete TFDS dataset does not
-        list.
-        """
+        """Return a mask that excludes the files not listed in the description of a complete TFDS dataset."""
         is_listed = np.array(
             [
                 name is not None or not self.is_whole_dataset or not self.descriptions.get(root or "")
@@ -319,7 +317,7 @@ class FoundSplits:
 
     @property
     def _groups(self) -> list[slice]:
-        """For each path that the caller passed, a slice that selects the path's files from the listing."""
+        """One slice of the listing for each path that the caller passed."""
         return [slice(*edges) for edges in pairwise(accumulate(self.listing.counts, initial=0))]
 
     def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
@@ -400,8 +398,8 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Among the directories whose file names suggest several splits or versions, return the directories that
-    TFDS describes.
+    """Return the directories that have a TFDS description and whose file names suggest several splits or
+    versions.
 
     The function looks for description files only if the caller passed globs or lists of files, which do not
     include description files. The listing of a directory includes the description files.

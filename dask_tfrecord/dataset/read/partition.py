@@ -22,7 +22,7 @@ from dask_tfrecord.schema.fields import Field, Schema
 # If a partition has more splits than this, pickling the partition compresses the splits.
 _FEW_SPLITS = 8
 
-# Ranges of row indices. Each range is a pair of the index of the first row and the index after the last row.
+# Ranges of row indices, as pairs of a start (included) and a stop (excluded).
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -31,14 +31,14 @@ class PlannedPartition:
     """The part of a read plan that one task reads."""
 
     store: Store
-    splits: tuple[Split, ...]  # The splits in the order of their rows.
+    splits: tuple[Split, ...]  # Sorted in the order of the rows.
     schema: Schema  # The columns of the result.
     options: ReadOptions
     partition_values: dict[str, pa.Array]  # each array contains one value, which all rows share
     filters: Predicate | None = None
     filter_fields: tuple[Field, ...] = ()  # The columns of `filters` that are not in `schema`.
     # For each of `splits`, the range of row indices in the partition. None means that the row indices are
-    # unknown, or that the indices count from 0 without gaps.
+    # unknown, or that the ranges begin at 0 and follow one another without gaps.
     row_ranges: RowRanges | None = None
     # The features that a record may contain. A record with a feature outside this tuple raises an error. None
     # allows any feature.
@@ -99,7 +99,7 @@ class PlannedPartition:
     @cached_property
     def all_columns(self) -> Schema:
         """The columns of the result, followed by all further columns that the filters need."""
-        # Return the same schema, so that all tasks share the schema's cached properties.
+        # Return `schema` itself, not a copy, so that all tasks share its cached properties.
         if not self.filter_fields:
             return self.schema
         return replace(self.schema, fields=self.schema.fields + self.filter_fields)

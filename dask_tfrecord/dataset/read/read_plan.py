@@ -1,7 +1,7 @@
 """Plan a read: the files, the columns, the partitions, and the splits that each partition reads.
 
-Several partitions share a large file, and several small files share a partition. A read plan is part of the
-Dask graph. `divisions` finds the index values at which partitions begin.
+A large file may be divided among several partitions, and several small files may share one partition. A read
+plan is part of the Dask graph. `divisions` finds the index values at which partitions begin.
 """
 
 import hashlib
@@ -75,19 +75,21 @@ class ReadPlan:
     schema: Schema  # all columns to read, including partition columns
     options: ReadOptions
     filters: Predicate | None = None  # A file in which no row can meet the filters belongs to no partition.
-    # Partition columns. A feature with the name of one of these partition columns raises an error, because
-    # the user has not chosen between the feature and the partition column.
+    # Names of partition columns. A feature with such a name raises an error, because the caller must choose
+    # between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
-    # The files that only the statistics in a snapshot exclude from all partitions.
+    # The files that are in no partition solely because the statistics in a snapshot exclude them.
     pruned_files: FileList = field(default_factory=partial(FileList.of, ()), hash=False)
     ignored_features: frozenset[str] = frozenset()  # Records may have these features, which no column reads.
     index: Levels = ()  # The columns that were the index of the written DataFrame.
     columns_name: str | None = None  # The value of ``columns.name`` of the written DataFrame.
-    keys: tuple[range, ...] | None = None  # The partitions of each key, if one task reads all rows of a key.
+    # For each combination of ``partition_by=`` values, the partitions that one task reads. None without
+    # ``partition_by=``.
+    keys: tuple[range, ...] | None = None
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.
     blocks: FileList | None = field(default=None, hash=False)
-    left_out: tuple[int, int] = (0, 0)  # the numbers of files and of bytes that partition values exclude
+    left_out: tuple[int, int] = (0, 0)  # count and total size of the files excluded by partition values
 
     @property
     def summary(self) -> str:
@@ -166,7 +168,7 @@ class ReadPlan:
                 splits = tuple(map(self._with_blocks, splits))
             names = schema.names if filters is None else [*schema.names, *filter_names]
             values = {
-                # Pickling a slice would pickle the values of all partitions.
+                # Copy the value, because a pickled slice would contain the values of all partitions.
                 name: self.partition_values[name].take(pa.array([index]))
                 for name in names
                 if name in self.partition_values and splits
@@ -205,8 +207,8 @@ class ReadPlan:
         return {path: number for number, path in enumerate(paths)}
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
-        """Return a partition whose task also checks for changes in the files of the partitions that are not
-        in ``indices``.
+        """Return a partition whose task also checks that the files of all partitions outside ``indices`` are
+        unchanged.
         """
         others = self._files_of(~self._is_among(indices))
         pruned = [] if partition.pruned_files is None else [partition.pruned_files]
@@ -234,7 +236,7 @@ class ReadPlan:
         return self._of_splits(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
 
     def _of_splits(self, splits: npt.NDArray[np.int64]) -> FileList:
-        """Return the files of some splits, without the columns of the file list that come from a snapshot."""
+        """Return the files of some splits, without the columns that come from a snapshot."""
         return self.files.select(INFO_SCHEMA.names).take(splits)
 
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
@@ -300,10 +302,10 @@ class ReadPlan:
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
-        """Return the files that statistics exclude but partition values do not exclude. The task checks the
+        """Return the files that are excluded by statistics but not by partition values. The task checks the
         returned files for changes.
 
-        ``outcomes`` contains the possible outcomes of the predicate if statistics are ignored.
+        ``outcomes`` contains the outcomes that are possible according to the partition values alone.
         """
         # Only the first task checks `self.pruned_files`.
         found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []
@@ -315,7 +317,7 @@ class ReadPlan:
         return FileList.joined(found) if found else None
 
     def _rows(self, index: int) -> slice:
-        """Return the indices of the splits of a partition as a slice."""
+        """Return the slice of the file list that contains a partition's splits."""
         starts = self.partitions.starts
         return slice(int(starts[index]), int(starts[index + 1]))
 
@@ -330,14 +332,14 @@ class ReadPlan:
 
     @cached_property
     def counts(self) -> pa.Array:
-        """The number of rows of each partition that pass the filters, or null if the number is unknown."""
+        """For each partition, the number of rows that pass the filters, or null if unknown."""
         counts, starts = self._split_counts, self.partitions.starts
         ends, unknown = (np.append(0, np.cumsum(one))[starts] for one in (counts, counts < 0))
         return pa.array(np.diff(ends), mask=np.diff(unknown) > 0)
 
     @cached_property
     def _split_counts(self) -> npt.NDArray[np.int64]:
-        """The number of rows of each split that pass the filters, or -1 if the number is unknown."""
+        """For each split, the number of rows that pass the filters, or -1 if unknown."""
         counts = pc.fill_null(self.files["records"], -1).to_numpy()
         # If damaged records are skipped, the number of rows is unknown.
         is_known = np.zeros_like(counts, bool) if self.options.damage.skips else self._passes_filters
@@ -412,8 +414,8 @@ def plan_partitions(
 
 
 def _with_ranges(files: FileList, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> FileList:
-    """Add the columns ``start`` and ``stop`` to a file list. ``ranges`` maps some rows to their ranges and
-    record counts.
+    """Add the columns ``start`` and ``stop`` to a file list. ``ranges`` maps the index of a row in ``files``
+    to a start, a stop and a record count.
     """
     records = files["records"].to_pylist()
     starts: list[Block | None] = [None] * len(files)
@@ -425,10 +427,10 @@ def _with_ranges(files: FileList, ranges: Mapping[int, tuple[Block, Block | None
 
 
 def _packed(files: FileList, blocksize: int | None) -> npt.NDArray[np.int64]:
-    """Return the index in ``files`` of each partition's first file, before large files are split."""
+    """Return the index in ``files`` of each partition's first file. Large files are not split yet."""
     if blocksize is None:
         return np.arange(len(files))
-    # Mark each file whose partition values differ from those of the file before.
+    # Mark each file whose partition values differ from those of the preceding file.
     is_other = np.zeros(len(files), bool)
     for column in files.partition_columns.columns:
         codes = comparable(column.combine_chunks()).dictionary_encode("encode").indices.to_numpy()
@@ -472,8 +474,8 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
 
 
 def sorting_column(plan: ReadPlan) -> str | None:
-    """Return the name of a column, such as a label, by which the files are sorted and that has only one value
-    in most files.
+    """Return the name of a column, such as a label, that has one value in most files and by which the files
+    are sorted.
 
     The search uses only partition values and the statistics of a snapshot.
     """

@@ -1,6 +1,6 @@
 """Read one partition in a task: decode the records of the splits, and filter the rows.
 
-`explain_partition` explains the read. To explain a read, filters are evaluated only on column files.
+`explain_partition` explains the read: it evaluates filters on column files, but decodes no records.
 """
 
 import logging
@@ -90,8 +90,8 @@ class Partition(PlannedPartition):
         """Read some records of a partition that has one split with ``count`` records.
 
         ``wanted`` contains the indices of the requested records in the split, which must be ascending and
-        unique. Raise FileChangedError if the record count of the split differs from ``count``. Also raise the
-        errors of `read`.
+        unique. Raise the errors of `read`, and FileChangedError if the record count of the split differs from
+        ``count``.
         """
         schema = self.stored_columns
         [split] = self.splits
@@ -243,7 +243,7 @@ class SplitReport:
     column_bytes: int = 0  # The number of bytes that are read from the column file.
     rows: int | None = None  # The number of rows that are read, or None if the number is unknown.
     column_file: str | None = None  # The path relative to the root of the dataset.
-    files: int = 1  # Greater than 1 only for files that are left out together.
+    files: int = 1  # The number of reported files: 1, unless files are left out together.
 
 
 def explain_partition(partition: Partition) -> list[SplitReport]:

@@ -42,8 +42,8 @@ class RequestedColumns:
     # The types of partition columns in ``hive=``. The values of these columns come from the directory names,
     # even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
-    # The columns of a complete schema by name. Unlike `types`, the fields describe the categories of a column
-    # and the features that store the column.
+    # Maps column names to the fields of a complete schema. Unlike `types`, the fields describe the categories
+    # of a column and the features that store the column.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None  # The record type of a complete schema.
     excluded: frozenset[str] = frozenset()  # The columns that ``schema=`` maps to None.
@@ -161,7 +161,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[str, object] | None:
-    """Return the properties of a time type that define the meaning of integers, or None for other types."""
+    """Return the properties of a time type that determine what integers mean, or None for other types."""
     return (family(type_), getattr(type_, "unit", str(type_))) if is_temporal(type_) else None
 
 
@@ -212,15 +212,15 @@ class ReadRequest:
     # A partition contains at most this many stored bytes. None makes each file a partition.
     blocksize: int | None = None
     whole_files: bool = False  # If True, do not split files that a snapshot lists.
-    # The partition columns that form a key. If `partition_by` is not empty, each file becomes one partition,
-    # and `ReadPlan.keys` lists the partitions of each key.
+    # The partition columns whose values together form the key of a file. If `partition_by` is not empty, each
+    # file becomes one partition, and `ReadPlan.keys` lists the partitions of each key.
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
     filesystem: Filesystem = field(default=None, repr=False)
 
     @cached_property
     def requested(self) -> RequestedColumns:
-        """The columns that `schema` and `hive` request. Raise the errors of `parse_columns`."""
+        """The columns requested through `schema` and `hive`. Raise the errors of `parse_columns`."""
         return parse_columns(self.schema, self.hive)
 
     def is_requested(self, name: str) -> bool:
@@ -249,7 +249,8 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
     If the user passed one directory, only the names of directories below this directory are parsed. For
     files, lists and globs, the names of all directories in each path are parsed. Raise SchemaError if a value
-    does not fit the given type, or if ``hive=`` gives a type for a column that no path has.
+    does not fit the type that the user gave for its column, or if ``hive=`` gives a type for a column that no
+    path has.
     """
     if not requested.hive:
         return {}
@@ -317,8 +318,8 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a feature and a partition column with the same name, if the user has chosen
-    neither.
+    """Return the exception for a feature that has the same name as a partition column, if no argument says
+    which of the two to read.
     """
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(

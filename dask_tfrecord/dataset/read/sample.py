@@ -75,8 +75,8 @@ _FILES = 5
 _RECORDS = 100_000
 
 # If the sample leaves a column without a type, additional files are read. The next three constants limit how
-# many stored bytes, files, and windows of each file are read. Windows need a limit because a small file may
-# decompress to many bytes.
+# many stored bytes, files, and windows of each file are read. The number of windows is limited because a
+# small file may decompress to many bytes.
 _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
 _MORE_WINDOWS = 64
@@ -84,7 +84,8 @@ _MORE_WINDOWS = 64
 # At most this many files are read at the same time.
 _THREADS = 16
 
-# A file with more bytes than this contains a record with a feature, unless the codec is bz2, xz, zstd or lz4.
+# An uncompressed, gzip or zlib file without records usually has at most this many bytes. A file that contains
+# a value of a feature has more bytes.
 _EMPTY_BYTES = 20
 
 
@@ -95,8 +96,8 @@ def take_sample(store: Store, files: FileList, *, record_type: AskedType, option
     With ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature
     list. The inferred record type is "bytes" if the records are not valid messages, or do not look like
     Examples. Raise CorruptRecordError if a sampled record is damaged, unless the record is in an additional
-    file. Damaged records in additional files are skipped, because tasks that read the files later raise an
-    error.
+    file. Damaged records in additional files are skipped here; the tasks that read these files later raise
+    the error.
     """
     if record_type == "bytes":
         return Sample("bytes")

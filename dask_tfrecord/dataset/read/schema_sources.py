@@ -35,7 +35,7 @@ def known_schema(
     from names to TensorFlow feature specs. The path may be that of a ``schema.pbtxt``, of a
     ``features.json``, or of a directory that contains such a file. If the path is that of a directory with a
     snapshot, return the `Snapshot`. Raise FileNotFoundError if the path does not exist. Raise SchemaError if
-    the schema is not valid, or if no column can express a feature.
+    the schema is not valid, or if it contains a feature that no column can represent.
     """
     if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
         return _of_path(source, labels, storage_options, filesystem)
@@ -74,7 +74,7 @@ def _of_path(
     if store.fs.exists(store.join(tensorflow_schemas.SCHEMA_FILE)):
         return tfmd_schema(store, store.join(tensorflow_schemas.SCHEMA_FILE))
     if store.fs.isdir(store.root):
-        return open_version(store, None)  # `open_version` raises, because there is no snapshot
+        return open_version(store, None)  # this call raises an error, because the directory has no snapshot
     raise SchemaError(
         f"schema={without_credentials(os.fspath(path))!r} is not a schema",
         'pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '

@@ -1,9 +1,9 @@
 """Read spill files: regroup the rows, or merge and write the rows of a target partition.
 
-The sections of a target partition are sorted, so an external merge sort merges them. The merge reads the
-pieces of all sections in one or more passes, ordered by the first row of each piece. After each pass, the
-merge writes all rows that sort before the first row of every unread piece. Even if the partition is large, a
-task keeps only the pieces of one pass and the rows left from the previous pass in memory.
+The rows in each section of a target partition are sorted, so an external merge sort combines the sections.
+The merge reads the pieces of all sections in the order of their first rows, in one or more passes. After each
+pass, the merge writes all rows that sort before the first row of every unread piece. Even for a large
+partition, a task holds in memory only the pieces of one pass and the rows left over from the previous pass.
 """
 
 import sys
@@ -42,9 +42,9 @@ from dask_tfrecord.schema.storage_values import load
 # Sorting needs this many bytes of memory for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32
 
-# Sections are read completely if their total size is at most this many times the size of the largest spill
-# file. Partitions of a shuffle differ by less than a quarter in size, unless rows with equal values move
-# together.
+# Sections are read completely if their total size is at most this multiple of the largest spill file's size.
+# The sizes of shuffled partitions differ by less than a quarter, unless rows with equal values must share a
+# partition.
 _WHOLE_SHARE = 1.25
 
 
@@ -55,7 +55,7 @@ def regroup(
     group.
 
     If the sections are too large to be read at once, the result has several spill files. A repeated call
-    writes the same rows to new files, so target partitions may read the files of any call.
+    writes the same rows to new files, so it does not matter which call's files the target partitions read.
     """
     windows = _windows(spills, group)
     count = route.chunks * len(windows)
@@ -66,8 +66,8 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists. For each list, the sections of the group are small enough to be read at
-    once.
+    """Divide spill files into lists. The group's sections in the files of one list are small enough to be
+    read at once.
     """
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
@@ -96,7 +96,7 @@ def write_target(
 
     ``spills`` lists the spill files of the group to which the target partition belongs. Raise TFRecordError
     if a spill file is missing or damaged, or if a value cannot be stored. In an error about a value,
-    ``record`` is a row id, which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
+    ``record`` is a row id (see `dask_tfrecord.dataset.shuffle.spill.source_of`).
     """
     sections = _open_sections(run.store, spills, index % route.width, _whole_bytes(spills))
     groups, sections = _numbered(run, sections)
@@ -125,10 +125,10 @@ class _Section(NamedTuple):
     """A section of a spill file, with rows for one target partition or for one group.
 
     ``start`` and ``tail_start`` are byte offsets in the spill file. ``tail`` contains the bytes of the
-    section's index, or of the complete section. ``pieces`` lists the size in bytes, the checksum, the row
-    count and the first row id of each piece. ``directories`` lists the partition values and the row count of
-    each directory, in the order of the rows. ``numbers`` contains the index of each directory among the
-    directories of all sections.
+    section's index, or of the complete section if `_open_sections` has read it. ``pieces`` lists the size in
+    bytes, the checksum, the row count and the first row id of each piece. ``directories`` lists the partition
+    values and the row count of each directory, in the order of the rows. ``numbers`` contains the index of
+    each directory among the directories of all sections.
     """
 
     path: str
@@ -286,7 +286,7 @@ def _merge_pass(
 
 
 def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _Rows | None) -> _Rows:
-    """Read the rows of some pieces, and append them to ``held``, the rows left from the previous pass."""
+    """Return the rows in ``held``, which the previous pass has left, followed by the rows of ``pieces``."""
     batches = held.table.to_batches() if held else []
     directories = [held.directories] if held else []
     runs = _adjacent(pieces)

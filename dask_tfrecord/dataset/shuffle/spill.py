@@ -34,8 +34,8 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
 
-# Rows are shuffled in one round if the round needs at most this many sections. Writing and reading a section
-# takes as much processor time as a second round takes for about 50 KB of rows.
+# Rows are shuffled in one round if the round needs at most this many sections. Writing and reading one
+# section takes as much processor time as moving about 50 KB of rows through a second round.
 _MOST_SECTIONS = 1 << 18
 
 
@@ -57,8 +57,8 @@ class Route(NamedTuple):
 
     In one round, there is one group of all target partitions, and every source partition spills rows for each
     target partition. In two rounds, every source partition spills rows for each group of ``width`` target
-    partitions. The rows for ``target`` are in group ``target // width``, section ``target % width``. For each
-    group, the second round has ``chunks`` tasks. Each task of the second round reads the sections of
+    partitions. The rows for ``target`` are in section ``target % width`` of group ``target // width``. For
+    each group, the second round has ``chunks`` tasks. Each task of the second round reads the sections of
     ``chunk`` source partitions.
     """
 
@@ -72,7 +72,7 @@ class Route(NamedTuple):
         """Choose the number of rounds and the size of the groups.
 
         Two rounds need at most about (sources + targets) x sqrt(targets) sections. A task of the second round
-        keeps about as many rows in memory as the larger of a source and a target partition.
+        keeps about as many rows in memory as a source or target partition has, whichever is larger.
         """
         groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
         width = ceil(targets / groups)
@@ -85,7 +85,7 @@ Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
-# The name of the row id column in spill files. ROW_ID is empty, because no other column has an empty name.
+# The name of the row id column in spill files. No other column has an empty name.
 ROW_ID = ""
 
 # The name of the row count column in a section's index. No partition column has an empty name.
@@ -99,11 +99,13 @@ _ROW_BITS = 40
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
-# The minimum result of `pass_bytes`, and the minimum target size in bytes of a piece (an Arrow IPC stream).
+# The minimum result of `pass_bytes`.
 _LEAST_PASS_BYTES = 1 << 25
+
+# Pieces (Arrow IPC streams) have a target size of at least this many bytes.
 _LEAST_PIECE_BYTES = 1 << 14
 
-# With explicit options, Arrow does not look up the defaults for each stream.
+# Passing explicit options keeps Arrow from looking up the default options for each stream.
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
@@ -170,7 +172,7 @@ def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions,
     row.
     """
     rows = _sort(table, Directories.of(table, ()), groups, count, None)
-    # The next round of the shuffle needs all columns of the rows.
+    # Write all columns, because the second round also needs the partition columns.
     return _write_spill(run, f"{index:05d}", rows, run.columns, 1)
 
 
@@ -185,7 +187,7 @@ def write_group(
     """Write rows of a group to a spill file with a section for each target partition of the group.
 
     ``table`` must contain the row ids and all columns. ``count`` is the approximate number of spill files
-    from which the task of a partition will merge sections.
+    whose sections the task of a target partition will merge.
     """
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width
@@ -279,8 +281,9 @@ class _SortedRows(NamedTuple):
     """The rows of a table, sorted by section, then by directory, then by sort key.
 
     ``table`` contains the rows in their original order, and ``order`` the row indices in sorted order.
-    ``bounds`` contains the index of the first sorted row of each section, followed by the row count. ``keys``
-    contains, for each sorted row: index of the section x number of directories + directory number.
+    ``bounds`` contains the index of the first sorted row of each section, followed by the row count. For each
+    sorted row, ``keys`` contains ``section * count + directory``, where ``count`` is the number of
+    directories.
     """
 
     table: pa.Table
@@ -349,7 +352,7 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """Return how many rows have a total of about ``size`` bytes: at least 1 and at most 65,536."""
+        """Return the number of rows that take about ``size`` bytes, but at least 1 and at most 65,536."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
@@ -359,7 +362,7 @@ class Batches:
     def take(self, rows: Positions) -> pa.Table:
         """Return the rows at the given positions, in the given order, with values instead of category codes.
 
-        Arrow's ``take`` would first concatenate all batches, and fail for more than 2 GiB of text.
+        Arrow's ``take`` would first concatenate all batches, which fails for more than 2 GiB of text.
         """
         numbers = np.searchsorted(self._bounds, rows, side="right") - 1
         order = sorting(numbers)
@@ -388,7 +391,8 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def compact(table: pa.Table, schema: Schema) -> pa.Table:
-    """Encode text categories that `Batches.take` has decoded, so that each text is stored only once.
+    """Dictionary-encode the string and binary categories that `Batches.take` has decoded, so that each value
+    is stored only once.
 
     ``table`` must contain the column of row ids and the columns that `Batches.take` returned.
     """
@@ -413,8 +417,8 @@ def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
     """Return the sort keys of rows: distinct pseudo-random numbers, or the row ids if ``seed`` is None."""
     if seed is None:
         return row_ids
-    # The seed itself is not the key, because SplitMix64 maps 0 to 0. Seed 0 would always put the first row
-    # first.
+    # Do not use the seed itself as the key: SplitMix64 maps 0 to 0, so the seed 0 would always put the first
+    # row first.
     key = np.random.SeedSequence(seed & (1 << 64) - 1).generate_state(1, np.uint64)
     mixed = np.empty_like(row_ids)
     for at in range(0, len(row_ids), _PIECE_ROWS):

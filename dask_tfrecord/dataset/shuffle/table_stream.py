@@ -4,9 +4,9 @@ A write with one commit may shuffle the rows. The number of tables is known only
 stream is the only partition of the write, and each table adds files to the partition. A shuffle first writes
 the rows of each table, in order, to a spill file. At the end of the stream, the shuffle divides the rows
 among as many target partitions as there were tables. Dividing the rows is the second of the two rounds that
-`dask_tfrecord.dataset.shuffle.spill` describes. Each commit of an `Appender` is one run, whose rows wait
-first in memory and then in staged files. The caller of an `Appender` passes tables, and decides when to
-commit.
+`dask_tfrecord.dataset.shuffle.spill` describes. Each commit of an `Appender` is one run. Until the commit,
+the rows of the run are held first in memory and then in staged files. The caller of an `Appender` passes
+tables, and decides when to commit.
 """
 
 import logging
@@ -41,8 +41,8 @@ from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 
 logger = logging.getLogger(__name__)
 
-# Waiting rows are written to a staged file once they use this many bytes of memory, even if a file may be
-# larger.
+# Waiting rows are written to a staged file once they use this many bytes of memory, even if ``max_bytes``
+# allows larger files.
 _WAITING_BYTES = 1 << 27
 
 
@@ -85,7 +85,8 @@ class Appender:
         """Set the plan of the next runs. In the current run, columns with only nulls get the types of the
         plan.
 
-        The method copies the plan, because the caller of `Writer` may change the memory of categories.
+        The plan is copied, because it contains categories that the caller of `Writer` may later change in
+        place.
         """
         if plan is self.plan:
             return
@@ -103,7 +104,7 @@ class Appender:
         self.metadata |= metadata
 
     def stage_full_files(self) -> None:
-        """If many rows wait in memory, write rows to staged files.
+        """If many rows are waiting in memory, write some or all of them to staged files.
 
         If writing fails, the unwritten rows stay in memory, and the next call tries again.
         """
@@ -111,7 +112,7 @@ class Appender:
             self._stage(self._limit)
 
     def commit(self) -> None:
-        """Commit the rows and the metadata since the last commit, if there are any.
+        """Commit the rows and the metadata that were added since the last commit, if there are any.
 
         If the commit fails, no row and no metadata is lost, and the next call tries again. A `TFRecordError`
         means that trying again cannot succeed.
@@ -123,10 +124,10 @@ class Appender:
             self._commit_run()
 
     def drop(self) -> None:
-        """Remove the files of rows since the last commit, unless a commit of these files has succeeded."""
+        """Remove the files of the current run, unless the commit of the run has succeeded."""
         run = self._run
         if run is not None and self._is_committing:
-            with suppress(Exception):  # the caller reports the failure of the commit
+            with suppress(Exception):  # ignore this error, because the caller reports that the commit failed
                 if (found := run.committed_snapshot()) is not None:
                     self.newest = Newest.of(run.store, found)
                     remove_replaced(run)
@@ -148,7 +149,7 @@ class Appender:
             assert self.plan is not None  # the caller has set the plan
             newest = self.snapshot
             self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
-            # Another write may have changed the columns that column files store.
+            # Use the newest list of columns for column files, because another write may have changed it.
             if newest is not None and not self._operation.sets_columnar:
                 self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
@@ -160,8 +161,8 @@ class Appender:
         return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
 
     def _stage(self, least: int = 0) -> None:
-        """Write waiting rows to files that readers do not see before the commit, until fewer than ``least``
-        bytes of rows wait.
+        """Move rows from memory to staged files, which readers do not see before the commit, until fewer than
+        ``least`` bytes of rows remain in memory.
         """
         if self._is_committing:  # files that are added to a run after the commit would be lost
             self._commit_run()
@@ -190,7 +191,7 @@ class Appender:
             snapshot = commit(run, self._operation, entries, known=self.newest)
         except TFRecordError:
             raise
-        except Exception as error:  # a second attempt often succeeds, and detects a success of the first
+        except Exception as error:  # a second attempt often succeeds, and detects if the first one did
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
             snapshot = commit(run, self._operation, entries)
         self.newest = Newest.of(run.store, snapshot)
@@ -215,8 +216,9 @@ def _copied(table: pa.Table) -> pa.Table:
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
     """Raise SchemaError if a record or a directory name cannot store a value.
 
-    Rows that pass the check can safely wait for the next commit together with other rows. The error contains
-    the index of the row in the concatenated ``tables``, and ``title`` as the path.
+    Rows that pass the check can safely wait for the next commit together with other rows. The error names
+    ``title`` instead of a path. For a value that a record cannot store, the error also states the index of
+    the value's row in the concatenated ``tables``.
     """
     first, keys = 0, run.partition_on
     for table in tables:
@@ -237,15 +239,15 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
 # About this many bytes of Arrow data are written together.
 _CHUNK_BYTES = 1 << 25
 
-# A function that a write calls after each chunk of rows. The arguments are the new files, the chunk's index,
-# the number of chunks (0 if unknown), the step of the write, and the number of steps.
+# A function that a write calls after each chunk of rows. It gets the new files, the chunk's index, the number
+# of chunks (0 if unknown), the current step of the write, and the number of steps.
 Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
 
 
 def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note) -> list[FileEntry]:
     """Write the rows of a stream in their order. Return the entries of the written files.
 
-    An error about a value contains the index of the row in the stream, and ``title`` as the path.
+    An error about a value states the index of the row in the stream, and uses ``title`` as the path.
     """
     entries: list[FileEntry] = []
     first = 0
@@ -297,7 +299,7 @@ def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> 
     """Concatenate tables into larger tables of about `_CHUNK_BYTES` bytes. If there are no rows, yield one
     empty table.
 
-    If ``max_rows`` limits the rows of a file, each larger table ends where a file is full, if possible.
+    If ``max_rows`` limits the rows per file, the larger tables end at file boundaries where possible.
     """
     waiting = [pa.Table.from_batches([run.columns.no_rows()])]
     size = 0

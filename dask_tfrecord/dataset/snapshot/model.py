@@ -1,8 +1,8 @@
 """Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies the file format.
 
 A snapshot is stored as a Parquet file, which other tools can read. All paths in a snapshot are relative to
-the directory of the dataset. A reader never executes the content of a snapshot, and never opens the content
-as a URL.
+the directory of the dataset. A reader never executes anything that is stored in a snapshot, and never opens a
+stored string as a URL.
 """
 
 import html
@@ -74,35 +74,35 @@ class Snapshot:
     custom_metadata : dict of str to str
         The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
-        The names of all columns in the order in which `read_tfrecord` returns them. If the tuple is empty,
+        The names of all columns in the order in which `read_tfrecord` returns them. If ``order`` is empty,
         the partition columns follow the columns of the records.
     partial : bool
-        True if the records may contain features for which the dataset has no column.
+        ``partial`` is True if the records may contain features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the written DataFrame, each with the name of its index level. An
-        empty tuple means that the index was not written. None means that the index is unknown, for example
+        The columns that were the index of the written DataFrame, each with the name of its index level. If
+        ``index`` is empty, the index was not written. If ``index`` is None, it is unknown, for example
         because another tool wrote the files.
     columns_name : str, optional
         The name of the column labels of the written DataFrame (``columns.name``).
     columnar : tuple of str or "scalars", optional
-        The columns that writes store in column files in addition to the data files. None means that writes
-        create no column files.
+        The columns that writes store in column files in addition to the data files. If ``columnar`` is None,
+        writes create no column files.
     mode : str
-        The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
-        `to_tfrecord`, "compact", "delete", "restore", "repair" or "expire" for the functions with these
-        names, or "index" for `add_snapshot`. The string is empty if the kind is unknown.
+        The kind of write that created the snapshot. `to_tfrecord` stores "create", "append", "overwrite" or
+        "partitions", `Writer` stores "append", and `add_snapshot` stores "index". `compact`, `delete`,
+        `restore`, `repair` and `expire` store their own names. ``mode`` is empty if the kind is unknown.
     details : str
         Details of the write, such as how many rows a `delete` removed, or which version a `restore` restored.
     created : datetime, optional
         The time in UTC at which the snapshot was created, by the clock of the process that committed the
-        write. None if the creation time is unknown.
+        write. ``created`` is None if the time is unknown.
     ancestors : tuple of str
-        The ids of the last 100 writes before the write ``run``. The newest id is the last. The tuple includes
-        writes whose files have been overwritten.
+        The ids of the last 100 writes that preceded ``run``, from the oldest to the newest. Writes whose
+        files have been overwritten are included.
     oldest : int
         The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
     file_list : FileList
-        The data files. The paths are relative to the directory of the dataset.
+        The data files, with paths relative to the directory of the dataset.
     stored : Stored, optional
         How the file list is stored, or None if the snapshot is not stored.
     """
@@ -150,7 +150,7 @@ class Snapshot:
             OverflowError,
             TypeError,
             ValueError,
-        ) as error:  # Python cannot represent a value in the file list
+        ) as error:  # Python cannot represent a statistic or a partition value
             raise invalid_snapshot(error, self.stored.path if self.stored else "") from error
 
     @property
@@ -222,8 +222,8 @@ class Commit:
     rows, files, bytes : int
         The totals of the version: its rows, its data files, and the stored size of these files in bytes.
     details : dict
-        Details about what the function has done. The documentation of each function describes the items of
-        ``details``.
+        What the write or the method has done. The documentation of each function that returns a `Commit`
+        describes the items of ``details``.
     """
 
     version: int
@@ -249,13 +249,13 @@ def history_of(store: Store) -> pd.DataFrame:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Join names with commas. If there are many names, list only the first names, and count the others."""
+    """Join names with commas. If there are many names, list only the first few, and count the rest."""
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def html_table(facts: Mapping[str, str]) -> str:
-    """Return an HTML table for notebooks, with one row for each fact."""
+    """Return an HTML table for notebooks, with one row for each name and text in ``facts``."""
     cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts.items())
     return f"<table>{''.join(cells)}</table>"
 

@@ -23,8 +23,8 @@ SUCCESS = "_SUCCESS"
 # This file in a run's staging directory lists the files that the run's commit removes.
 REPLACED = "replaced.json"
 
-# This file in a run's staging directory lists the files that the run's commit moves: to the directory `KEPT`,
-# or back to their original paths.
+# This file in a run's staging directory lists the files that the run's commit moves, either to the directory
+# `KEPT` or back to their original paths.
 MOVED = "kept.json"
 
 # An empty file of this name in a run's staging directory hides the run's uploaded files from readers.
@@ -33,12 +33,12 @@ STARTED = "started"
 # An empty file of this name in a run's staging directory forbids the commit of the run.
 REFUSED = "refused"
 
-# In a run's staging directory, the names of empty files that mark unfinished attempts at the commit begin
-# with this prefix. If an attempt is killed, the file of the attempt remains.
+# An empty file in a run's staging directory marks an unfinished attempt at the commit if its name begins with
+# this prefix. If an attempt is killed, the file of the attempt remains.
 ATTEMPT = "attempt-"
 
-# The directory for data files that are listed only by versions before the newest version. Below this
-# directory, each file keeps the relative path that the file had in the dataset.
+# The directory for data files that older versions list, but the newest version does not. Below this
+# directory, each file keeps its relative path in the dataset.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 
 # The largest number of bytes that common filesystems allow in a file name.
@@ -83,12 +83,12 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
 def closed_column_files(store: Store) -> list[str]:
     """Return the paths, relative to the root, of the column files that belong to no open run.
 
-    To find unneeded column files, read the snapshots after calling this function. If no snapshot lists a
-    returned file, the run of the file has failed, or a commit has replaced the data files of the column file.
+    To find unneeded column files, read the snapshots after calling this function. A returned file that no
+    snapshot lists was left by a failed run, or belongs to data files that a commit has replaced.
     """
     paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    # Each run creates its staging directory before any file. List the open runs after the column files,
-    # so that the run of a new column file is not missed.
+    # Each run creates its staging directory before it creates any other file. List the open runs after the
+    # column files, so that the run of a new column file is not missed.
     runs = open_runs(store) if paths else []
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
@@ -108,8 +108,8 @@ def _is_file_path(value: object) -> bool:
     directories = (METADATA_DIRECTORY, STAGING, KEPT, COLUMNS)
     if not isinstance(value, str) or not is_inside(value) or value in directories:
         return False
-    # In the name of a local file, Python represents bytes that are not valid UTF-8 by low surrogates. The
-    # error handler `surrogateescape` converts the surrogates back to the bytes.
+    # In the names of local files, Python represents bytes that are not valid UTF-8 as low surrogates, which
+    # the error handler `surrogateescape` converts back to the same bytes.
     with suppress(UnicodeEncodeError):
         names = value.encode(errors="surrogateescape").split(b"/")
         return max(map(len, names)) <= _LONGEST_NAME

@@ -197,7 +197,7 @@ def _by_column(files: Sequence[FileEntry]) -> dict[str, Sequence[ColumnStatistic
     is None.
     """
     names = [tuple(column.name for column in file.statistics) for file in files]
-    if len({*names}) == 1:  # this condition is always true for the files of a single write
+    if len({*names}) == 1:  # the files of one write always have statistics of the same columns
         return dict(zip(names[0], zip(*(file.statistics for file in files), strict=True), strict=True))
     of_files = [{column.name: column for column in file.statistics} for file in files]
     return {name: [of_file.get(name) for of_file in of_files] for name in {*chain.from_iterable(names)}}
@@ -316,7 +316,7 @@ def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Arr
     """For each file, return the newest version that added a row of the file.
 
     The stored version is null for files that the snapshot itself adds. If the Parquet file has no column of
-    versions, all files count as added by the snapshot.
+    versions, all files get the version of the snapshot.
     """
     if VERSION not in stored.column_names:
         return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
@@ -368,8 +368,8 @@ def check(valid: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
-# An append stores only the files added since the base if they are at most this fraction of the files in the
-# base.
+# An append stores only the files added since the base, as long as their number is at most this fraction of
+# the number of files in the base.
 DELTA_PART = 0.1
 
 
@@ -388,8 +388,8 @@ class Stored(NamedTuple):
     """How the file list of a snapshot is stored.
 
     ``path`` is the path of the Parquet file, for error messages. ``added`` contains the snapshot's files that
-    are not in the file list of ``base``. The next append may store only the files of ``added`` and the files
-    that the append adds.
+    are not in the file list of ``base``. The next append may store only the files in ``added`` and its own
+    new files.
     """
 
     path: str
@@ -397,8 +397,8 @@ class Stored(NamedTuple):
     added: FileList
 
     def is_delta(self, files: FileList) -> bool:
-        """Return True if a snapshot of ``files`` may store only the added files, because few files were
-        added.
+        """Return True if few of ``files`` were added since the base, so that a snapshot may store only the
+        added files.
         """
         return len(self.added) <= DELTA_PART * (len(files) - len(self.added))
 
@@ -432,9 +432,9 @@ def positions(files: Iterable[Identity], listed: FileList) -> pa.Array:
 
 
 def with_known_versions(files: FileList, known: FileList) -> FileList:
-    """Copy the versions of files in ``known`` to the same files in ``files``.
+    """For each file that is in both lists, copy the version from ``known`` to ``files``.
 
-    All other files get a null version, and count as added by the snapshot that will list them.
+    All other files get a null version, which stands for the version of the snapshot that will list them.
     """
     return files.with_columns({VERSION: known[VERSION].take(known.positions(files))})
 

@@ -44,8 +44,8 @@ Levels = tuple[tuple[str, str | None], ...]
 # The keys under which the JSON metadata stores the totals of a version.
 TOTALS = ("files", "records", "bytes")
 
-# A snapshot stores the ids of at most this many previous writes. The repetition of a write whose id is not
-# stored is recognised only if the dataset keeps the version or files of the write.
+# A snapshot stores the ids of at most this many previous writes. If the id of a write is not stored, a
+# repetition of the write is recognised only if the dataset keeps the version or files of the write.
 _MOST_ANCESTORS = 100
 
 
@@ -130,10 +130,10 @@ def totals(files: FileList) -> dict[str, int]:
 
 
 def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a write did: the text ``details``, and the totals of the version.
+    """Return the ``details`` of a write, as text, and the totals of its version.
 
-    A summary that another program has copied from an earlier version is ignored. If a total is invalid, the
-    result contains no totals.
+    A summary with the id of another run is ignored, because another program has copied it from an earlier
+    version. If a total is invalid, the result contains no totals.
     """
     stored = metadata.get("summary")
     if not isinstance(stored, dict) or stored.get("run") != metadata.get("run"):
@@ -160,7 +160,9 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
 
 
 def parse_time(stored: Any) -> datetime | None:
-    """Parse a time with a time zone. Return None for an invalid text, because no data depends on the time."""
+    """Parse a time with a time zone. Return None if the text is invalid, because no data depends on the
+    time.
+    """
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(stored)
         return time if time.tzinfo else None
@@ -168,7 +170,9 @@ def parse_time(stored: Any) -> datetime | None:
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON text. Raise ValueError for a repeated key, a constant such as NaN, or too deep nesting."""
+    """Parse JSON text. Raise ValueError if the text repeats a key, contains a constant such as NaN, or is
+    nested too deeply.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
@@ -187,8 +191,8 @@ def strict_json(text: bytes) -> dict[str, Any]:
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
-# The only format version that this library reads and writes. A format change that this library would misread
-# requires a new format version.
+# The only format version that this library reads and writes. A change of the format that this version of the
+# library would misread requires a new format version.
 FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
@@ -241,7 +245,7 @@ def readable_versions(store: Store) -> list[int]:
 
 
 def version_names(numbers: Sequence[int]) -> str:
-    """Return a text that lists versions. If there are many versions, name only the first and the last
+    """Return a string that lists versions. If there are many versions, name only the first and the last
     version.
     """
     few = len(numbers) <= _MOST_NUMBERS
@@ -269,7 +273,7 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
     while numbers:
         try:
             return read_version(store, numbers[-1])
-        # An overwrite may have just replaced this version by a newer version.
+        # An overwrite may have just replaced this version with a newer one.
         except FileNotFoundError as error:
             if (now := versions(store)) != numbers:
                 numbers = now
@@ -320,7 +324,7 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     except (pa.ArrowException, ValueError) as error:
         raise invalid_snapshot(error, part.path) from error
     stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
-    custom = {**part.fields["custom_metadata"]}  # a copy, because the caller may change the dict
+    custom = {**part.fields["custom_metadata"]}  # callers may change the dict, so copy it
     return {
         **part.fields,
         "custom_metadata": custom,
@@ -347,8 +351,8 @@ def read_part(store: Store, number: int) -> Part:
 def parse_part(data: bytes, path: str, number: int) -> Part:
     """Parse and check the untrusted content of a snapshot's file. Raise TFRecordError for invalid content."""
     try:
-        # Read without threads, so that no Arrow thread can free the buffer after the call has returned. A
-        # process that ends while an Arrow thread frees a buffer would abort.
+        # Read without threads, so that no Arrow thread can free the buffer after the call has returned. If
+        # the process ended while an Arrow thread was freeing a buffer, it would abort.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         stored = file.read(use_threads=False)
         metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
@@ -430,7 +434,7 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
 
 def _parse(tail: Any) -> dict[str, Any] | None:
     """Return the JSON metadata in the last bytes of a Parquet file, or None if there is no valid metadata."""
-    if not isinstance(tail, bytes):  # the snapshot's file could not be read
+    if not isinstance(tail, bytes):  # reading the file failed, and `tail` is the exception
         return None
     try:
         metadata = strict_json(pq.read_metadata(pa.BufferReader(tail)).metadata[METADATA_KEY])
@@ -457,7 +461,7 @@ _HISTORY = pa.schema(
 
 
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
-    """Return the table that `Dataset.history` documents, without versions that do not exist."""
+    """Return the table that `Dataset.history` documents, without versions that no longer exist."""
     stored = read_metadata(store, numbers)
     rows: list[tuple[Any, ...]] = []
     for number in numbers:

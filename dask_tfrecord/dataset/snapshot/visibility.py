@@ -1,4 +1,4 @@
-"""Find the committed files: files in a snapshot and files of other tools, but not files of an open run.
+"""Find the committed files: those in a snapshot and those of other tools, but not those of open runs.
 
 A commit moves the files listed only by older versions to the directory ``kept``. This module finds files both
 in the directory ``kept`` and at their original paths.
@@ -52,7 +52,7 @@ def with_kept_paths(store: Store) -> Store:
     """Return a store that finds a file even if a commit has moved the file to the directory of kept files, or
     back.
 
-    With the returned store, a reader can read the files of a plan even after a commit has replaced the files,
+    A reader that uses the returned store can still read its planned files after a commit has replaced them,
     if the commit keeps older versions.
     """
     return replace(store, elsewhere=_kept_paths)
@@ -97,12 +97,13 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
     """Check that the files of a snapshot exist and have the sizes that the snapshot states. Return the list
     of files that `listed_and_others` returns.
 
-    Raise CorruptRecordError if a file is missing, or if the size of a file differs from the snapshot. Raise
+    Raise CorruptRecordError if a file is missing, or if its size differs from the size in the snapshot. Raise
     TFRecordError if the directory contains files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {name for name in others if not is_part(name)}
-    # An overwrite may have removed these files since the listing, or may be about to remove the files.
+    # An overwrite may have removed the files in `foreign` after they were listed, or may be about to remove
+    # them.
     if foreign:
         foreign -= _replaced_paths(store, snapshot, open_runs(store))
         store.fs.invalidate_cache()
@@ -119,16 +120,17 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[
 
     The returned list has the columns of the snapshot's file list, but the paths, sizes and ``stamp`` values
     come from the store. The column ``file_records`` contains the record count of each file. The record count
-    is null if the file may have changed since the snapshot was written, because the statistics of a changed
-    file prove nothing. If the snapshot stores no ``stamp`` for a file, only the size of the file is compared.
+    is null if the file may have changed since the snapshot was written, because the stored count and
+    statistics may then be wrong. If the snapshot stores no ``stamp`` for a file, only the size of the file is
+    compared.
 
     The paths of the other visible files are relative to the root. Files that are clearly not TFRecord files
-    are left out. Raise CorruptRecordError if a file of the snapshot is missing, or if the size of a file
-    differs from the snapshot.
+    are left out. Raise CorruptRecordError if a file of the snapshot is missing, or if its size differs from
+    the size in the snapshot.
     """
     listed = snapshot.file_list
     files, others = _found_or_kept(store, listed)
-    if not files["bytes"].equals(listed["bytes"]):  # the sizes of some remote files may be unknown
+    if not files["bytes"].equals(listed["bytes"]):  # a file is missing, or its size differs or is unknown
         is_missing = _are_missing(store, files)
         is_resized = pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
         first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
@@ -155,8 +157,7 @@ def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
 def _lost_file(
     store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
 ) -> CorruptRecordError:
-    """Return the exception for a missing file of a snapshot, or for a file whose size differs from the
-    snapshot.
+    """Return the exception for a file that is missing, or whose size differs from the size in the snapshot.
 
     For a missing file, the exception also names further missing files of the snapshot.
     """
@@ -257,7 +258,7 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
     """Return the root of the dataset to which a data file in ``directory`` may belong, or None.
 
     The search goes from the directory above the partition directories down to ``directory``. ``known`` is a
-    cache that maps each checked directory to True if the directory is the root of a dataset.
+    cache that maps each checked directory to True if it is the root of a dataset, and otherwise to False.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -299,7 +300,8 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
-    """Raise TFRecordError if a restore has not yet moved all files of the newest version back to their paths.
+    """Raise TFRecordError if a restore has not moved all files of the newest version back to their original
+    paths.
 
     Until a restore has moved all files back, a listing of the directory is incomplete.
     """
@@ -316,14 +318,14 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
     """Raise TFRecordError if a dataset without a snapshot has some but not all files of a write.
 
-    If the directory has no dataset metadata, the data files are a copy, so the function only warns. In a
-    copy, missing files may be lost, or `delete` or `compact` may have replaced the files before the copy was
-    made.
+    If the directory has no dataset metadata, assume that the data files are a copy, and only warn. In a copy,
+    files may be missing because they were lost, or because `delete` or `compact` had replaced them before the
+    copy was made.
     """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
-        # Do not check partition directories, because not every partition of a write has a file in each
+        # Do not check partition directories, because a partition of a write need not have a file in every
         # directory.
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
@@ -346,8 +348,8 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
 
 
 def data_files(store: Store) -> FileList:
-    """List the visible files in the root of the store, except files that their names or contents show not to
-    be TFRecord files.
+    """List the visible files in the root of the store, except files whose names or contents show that they
+    are not TFRecord files.
     """
     return without_side_files(store, visible_files(store))
 
@@ -355,8 +357,8 @@ def data_files(store: Store) -> FileList:
 def visible_files(
     store: Store, snapshot: Snapshot | None = None, listed: Store | FoundFiles | None = None
 ) -> FileList:
-    """List the files in the root of the store, without the files of open runs and the files that an
-    unfinished commit replaces.
+    """List the files in the root of the store, except the files of open runs and the files that an unfinished
+    commit replaces.
 
     ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
     necessary. ``listed`` is an existing listing of the files. If ``listed`` is None, the function lists the
@@ -382,7 +384,7 @@ def _unread_paths(
 
 
 def _of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]) -> set[str]:
-    """Return the data files among ``paths`` that belong to active or interrupted runs without a commit."""
+    """Return the data files among ``paths`` that belong to open runs that have not committed."""
     if not any(map(is_part, paths)):
         return set()
     runs = [run for run in runs if snapshot is None or not has_committed(snapshot, run)]
@@ -401,7 +403,7 @@ def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot |
 
 
 def has_committed(snapshot: Snapshot, run: str) -> bool:
-    """Return True if a run created ``snapshot``, an earlier version, or a file that ``snapshot`` lists."""
+    """Return True if ``run`` created ``snapshot``, an earlier version, or a file that ``snapshot`` lists."""
     if run in (snapshot.run, *snapshot.ancestors):
         return True
     return len(rows_of_run(snapshot.file_list, run)) > 0

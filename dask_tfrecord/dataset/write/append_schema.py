@@ -56,7 +56,7 @@ _ADD = (
     Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
 )
 
-# Pairs of a problem and advice, for a column that is missing from the dataset or from the rows.
+# The problem and the advice of errors about a column that is missing from the dataset or from the rows.
 _NEW = "the rows have this column, the dataset does not", "leave the column out of the rows"
 _MISSING = "the dataset has this column, the rows do not", "add the column to the rows, with nulls if need be"
 _UNKNOWN = "schema= has this column, the dataset does not", "leave the column out of schema="
@@ -129,10 +129,10 @@ def merged_schema(
 
     Columns that only the dataset has are null in the new rows. If a column of the dataset contains only
     nulls, the column gets the type of the new rows. If ``adds_columns`` is True, new columns follow the
-    columns of the dataset, and columns may get wider types. If ``adds_columns`` is False, a column that is
-    new or has another type raises an error. If ``is_overtaken`` is True, the rows may have narrower types
-    than the dataset, because another append may have widened a column in the meantime. If the rows cannot be
-    appended, raise a SchemaError that names the difference.
+    columns of the dataset, and columns may get wider types. If ``adds_columns`` is False, raise a SchemaError
+    for a column that is new or has another type. If ``is_overtaken`` is True, the rows may have narrower
+    types than the dataset, because another append may have widened a column in the meantime. If the rows
+    cannot be appended, raise a SchemaError that names the difference.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -159,15 +159,15 @@ def _with_nulls(item: Field) -> Field:
 
 
 def with_common_dtype(theirs: Field, ours: Field) -> Field:
-    """Return the dataset's column ``theirs`` with a dtype that fits the values of both ``theirs`` and
-    ``ours``.
+    """Return the dataset's column ``theirs`` with a dtype that also fits ``ours``, the same column of the new
+    rows.
     """
     return replace(theirs, dtype=common_dtype(ours.dtype, theirs.dtype, theirs.type))
 
 
 def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
-    """Return the dataset's column ``theirs`` with the wider type of both columns, and with a dtype that fits
-    both columns.
+    """Return the dataset's column ``theirs`` with a type and a dtype that also fit ``ours``, the same column
+    of the new rows.
 
     If ``ours`` is None, the column is null in the new rows.
     """
@@ -183,9 +183,10 @@ def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower
 
 
 def _with_categories(theirs: Field, ours: Field) -> Field:
-    """Return ``theirs``, with ``is_closed=False`` if ``ours`` may have categories that are not in ``theirs``.
+    """Return ``theirs``. If ``ours`` may have other categories, ``is_closed`` becomes False in the result.
 
-    The categories of ``ours`` are not added, because a deletion may have erased categories without values.
+    The categories of ``ours`` are not added, because this might restore a category that a deletion has
+    erased.
     """
     if not theirs.is_closed or pa.types.is_null(ours.type):
         return theirs
@@ -195,7 +196,9 @@ def _with_categories(theirs: Field, ours: Field) -> Field:
 
 
 def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
-    """Return ``schema``, in which columns with only nulls get the types of the same columns in ``found``."""
+    """Return a copy of ``schema`` in which columns with only nulls get the types of the same columns in
+    ``found``.
+    """
     given = {item.name: item for item in found.fields}
     fields = [
         _merged(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
@@ -212,8 +215,8 @@ def check_given_columns(
 ) -> None:
     """Check that an append to a dataset with a snapshot is possible, and that the arguments fit the dataset.
 
-    Raise SchemaError if the types, partition columns or record type from the caller differ from the dataset,
-    or if this library cannot write a column of the dataset.
+    Raise SchemaError if the caller's types, partition columns or record type differ from those of the
+    dataset, or if the dataset has a column that this library cannot write.
     """
     for theirs in snapshot.schema.fields:
         _check_form(theirs)
@@ -250,8 +253,8 @@ def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     appended.
 
     If the files contain no value of a column, the column gets its type from ``schema``. Columns with values
-    in the files keep the inferred types, which readers see. Raise SchemaError if an inferred type differs
-    from the type in ``schema``.
+    in the files keep the inferred types, because readers see these types. Raise SchemaError if an inferred
+    type differs from the type in ``schema``.
     """
     described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
     if described is not None and described.forms:
@@ -303,7 +306,9 @@ def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None) -> None:
-    """Raise SchemaError if the index of the dataset is known and differs from ``ours``."""
+    """Raise SchemaError if the index of the dataset is known and differs from ``ours``, the index of the new
+    rows.
+    """
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         problem = f"the DataFrame has the index {here}, the dataset was written with {there}"
@@ -314,9 +319,9 @@ def _check_index(ours: Levels, theirs: Levels | None) -> None:
 def _check_type(ours: Field, theirs: Field, *, fits: bool | None = None) -> None:
     """Raise SchemaError if values of ``ours`` cannot be appended to ``theirs``, the column of the dataset.
 
-    ``fits`` is False if the type of ``ours`` does not fit the column ``theirs``. If ``fits`` is None, the
-    types may differ only in memory layout, or ``ours`` may have the null type. The records do not depend on
-    the memory layout, or on whether a column of nulls has the null type.
+    ``fits`` is False if the type of ``ours`` does not fit the column ``theirs``. If ``fits`` is None, this
+    function compares the types. They fit if they differ only in memory layout, or if ``ours`` has the null
+    type, because neither difference changes the records.
     """
     _check_form(theirs)
     if fits is None:

@@ -1,8 +1,9 @@
 """Check the destination of a write: whether the path is usable, and which existing files may be removed.
 
 A directory belongs to at most one dataset, so the checks search for datasets above and below the destination.
-If a write used a subdirectory of another dataset, readers of the outer dataset would not see the new rows. An
-overwrite of the subdirectory would remove files that the snapshot of the outer dataset lists.
+If a write created a dataset in a subdirectory of another dataset, readers of the outer dataset would not see
+the new rows. An overwrite of the subdirectory would remove files that the snapshot of the outer dataset
+lists.
 """
 
 import os
@@ -46,8 +47,9 @@ from dask_tfrecord.files.storage.store_failures import redact_errors, without_cr
 # The largest number of concurrent requests to the store.
 _THREADS = 16
 
-# The mode determines what `to_tfrecord` does with existing data. In order, the modes raise an error, keep all
-# rows, replace all rows, and replace the rows of the partition directories that get new rows.
+# The mode determines what `to_tfrecord` does with existing data. "create" raises an error, "append" keeps all
+# rows, "overwrite" replaces all rows, and "partitions" replaces the rows of the partition directories that
+# get new rows.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
@@ -59,7 +61,7 @@ def parent_dataset(store: Store) -> Store | None:
     directory.
     """
     # Several paths may lead to the same local directory. Search for datasets along two paths: the path that
-    # the caller passed, and the path without links.
+    # the caller passed, and the path with all links resolved.
     paths = (store.root, store.real_path(store.root))
     above = dict(one for path in paths for one in _above(store, path))
     parents = [Store.of(store.fs, root) for root in above]
@@ -96,7 +98,7 @@ def _has_metadata(store: Store) -> bool:
 def _lists_below(parent: Store, below: str) -> bool:
     try:
         snapshot = find_snapshot(parent)
-    except TFRecordError:  # a damaged snapshot may list files in the directory
+    except TFRecordError:  # the snapshot is damaged, so assume that it lists files in the directory
         return True
     return any(path.startswith(below) for path in listed_files(snapshot))
 
@@ -129,7 +131,7 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
 
 
 def refuse_other_files(store: Store) -> None:
-    """Raise DestinationError if files that do not belong to a dataset would be written into a dataset."""
+    """Raise DestinationError if files written to ``store`` would mix with the files of a dataset."""
     parent = store if versions(store) else parent_dataset(store)
     if parent is not None:
         hidden = parent.public(parent.join("_files"))
@@ -163,7 +165,7 @@ def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | 
             )
 
 
-# Maps each text that fsspec interprets in a path to the meaning of the text.
+# Maps each string with a special meaning in fsspec's paths to this meaning.
 _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
@@ -258,7 +260,7 @@ def _kind(store: Store) -> str:
         return "file" if store.fs.info(store.root)["type"] == "file" else "directory"
     except FileNotFoundError:
         return "missing"
-    except Exception:  # fsspec raises exceptions of many classes; the write that follows reports the failure
+    except Exception:  # ignore failures of any class, because the write that follows reports them
         return "directory"
 
 
@@ -266,8 +268,8 @@ def _kind(store: Store) -> str:
 def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     """Return the files that an overwrite may remove although the newest snapshot does not list them.
 
-    The returned paths are relative to the root. ``newest`` is the newest snapshot, or None if the newest
-    snapshot is damaged or missing. Raise DestinationError if the directory is protected. Raise
+    The returned paths are relative to the root of ``store``. ``newest`` is the newest snapshot, or None if
+    the newest snapshot is damaged or missing. Raise DestinationError if the directory is protected. Raise
     DestinationError if the directory contains files that are not TFRecord files, links to other directories,
     or another dataset.
     """
@@ -295,7 +297,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
 
 
 def refusal(store: Store, files: FileList) -> DestinationError:
-    """Return the exception for creating a dataset in a directory that contains ``files`` and no snapshot."""
+    """Return the exception for a new dataset in a directory that contains ``files``, but no snapshot."""
     count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files.slice(0, _MOST_FILES))
@@ -332,8 +334,8 @@ def files_unchanged(store: Store) -> Iterator[None]:
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
-    """Return True if the decompressed content of a file begins with the length of a record and the checksum
-    of the length.
+    """Return True if the decompressed content of a file begins with a record's length and the correct
+    checksum of this length.
 
     An empty file counts as a TFRecord file if its name matches `_TFRECORD_NAME`.
     """

@@ -1,8 +1,8 @@
 """Define the write operations: how each kind of write changes the newest version of a dataset.
 
-One rule applies to all operations: the newest version must still list the files that an operation replaces.
-If an operation replaces all rows, other writes must not have added rows since the operation was planned.
-docs/guarantees.md lists the consequences of this rule. This module writes no files.
+One rule applies to all operations: at the commit, the newest version must still list the files that the
+operation replaces. If an operation replaces all rows, other writes must not have added rows since the
+operation was planned. docs/guarantees.md lists the consequences of this rule. This module writes no files.
 """
 
 from abc import ABC, abstractmethod
@@ -82,10 +82,12 @@ class Operation(ABC):
 
     mode: ClassVar[str]  # the name of the operation in the dataset's history
     replaces_damage: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True  # True if the new snapshot may contain values of older versions
+    # If True, the new snapshot may contain values of older versions, so it gets the permissions of the
+    # previous snapshot's file.
+    keeps_values: ClassVar[bool] = True
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        # The mode suffices, because the token of the run is unique.
+        # The mode suffices, because the token of a write also contains the unique token of the run.
         return "dask_tfrecord.Operation", self.mode
 
     @property
@@ -97,11 +99,10 @@ class Operation(ABC):
     def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         """Return the operation to apply to the newest version, or None if nothing is left to do.
 
-        Raise ConcurrentWriteError if, since the operation was planned, other writes have added rows that the
-        operation would remove, or have removed rows that the operation would bring back. Raise SchemaError if
-        the columns of data that the operation keeps differ from the columns of the run. The transaction calls
-        this method before publishing the files. A repeated attempt, for which the files no longer exist,
-        raises the same error.
+        Raise ConcurrentWriteError if other writes have meanwhile added rows that the operation would remove,
+        or removed rows that it would bring back. Raise SchemaError if the columns of the data to keep differ
+        from the columns of the run. The transaction calls this method before publishing the files, so a
+        repeated attempt raises the same error, even though its files no longer exist.
         """
 
     @abstractmethod
@@ -212,10 +213,11 @@ class _Addition(Operation):
     Attributes
     ----------
     adds_columns : bool
-        If True, the rows may add columns to the dataset, or widen the types of existing columns.
+        If ``adds_columns`` is True, the rows may add columns to the dataset, or widen the types of existing
+        columns.
     sets_columnar : bool
-        If True, later writes store the columns of ``run.columnar`` in column files. If False, the setting of
-        the newest version at the time of the commit stays in effect.
+        If ``sets_columnar`` is True, later writes store the columns of ``run.columnar`` in column files. If
+        ``sets_columnar`` is False, the setting of the newest version at the commit stays in effect.
     """
 
     adds_columns: bool = False
@@ -261,8 +263,8 @@ class Append(_Addition):
 
 @dataclass(frozen=True)
 class _Replacement(Operation):
-    """Replace rows. The commit fails if, since the write was planned, other writes have added or removed rows
-    that the write would replace.
+    """Replace rows. The commit fails if the rows to replace have changed after the write was planned, because
+    other writes have added or removed some.
 
     Attributes
     ----------
@@ -270,9 +272,9 @@ class _Replacement(Operation):
         The number of rows that the write replaces in each partition directory, as returned by `planned_rows`.
     replaceable : frozenset of str
         The paths, relative to the root, of files that the commit may remove although no snapshot lists them.
-        The set excludes files that appear after the write was planned, so the commit keeps these files.
+        Files that appear after the write is planned are not in ``replaceable``, so the commit keeps them.
     keep_versions : bool
-        If True, older versions stay readable.
+        If ``keep_versions`` is True, older versions stay readable.
     """
 
     planned: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -292,9 +294,9 @@ class _Replacement(Operation):
         is_new = pc.any(pc.greater(files[VERSION], run.base)).as_py()
         planned = sum(self.planned.get(name, 0) for name in written)
         is_lost = planned != (pc.sum(files["records"]).as_py() or 0)
-        # If the dataset had no version when the write was planned, the plan does not count the rows in files
-        # that other tools wrote. If `run.base` is 0, the newest version must list all files in
-        # `self.replaceable`.
+        # If the dataset had no version when the write was planned (`run.base` is 0), the plan does not count
+        # the rows in files that other tools wrote. Therefore also check that the newest version lists all of
+        # these files (`self.replaceable`).
         if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
             raise overtaken()
 
@@ -326,7 +328,8 @@ class Overwrite(_Replacement):
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         # If there is no newest version, the new version follows `run.base`. Do not list the versions again:
-        # another write may have created a version since the check for conflicts.
+        # this write must not follow a version that another write has created after `follow` checked for
+        # conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list.paths
         replaced = sorted(self.replaceable.union(listed))
@@ -380,9 +383,9 @@ class Restore(_Replacement):
         """Move files listed only by the newest version to the directory of kept files. Move files listed only
         by the older version back to their original paths.
 
-        In the returned change, a restored file that the newest version does not list counts as a new file.
-        Raise FileRemovedError if the older version no longer exists. Raise FileChangedError if the two
-        versions list different files at the same path.
+        In the returned change, a restored file counts as new if the newest version does not list it. Raise
+        FileRemovedError if the older version no longer exists. Raise FileChangedError if the two versions
+        list files with the same path but different contents.
         """
         assert newest is not None  # `follow` raises an error if `newest` is None
         try:
@@ -471,7 +474,7 @@ class _Rewrite(Operation):
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
-        """Remove data that belongs only to replaced rows from the new snapshot and from the old file list."""
+        """Return ``new`` and the file list of ``newest``. `Delete` removes the deleted values from both."""
         return new, newest.file_list
 
 
@@ -513,7 +516,7 @@ class Delete(_Rewrite):
     rows : int
         The number of deleted rows.
     version : int
-        The version for which ``unused`` was computed.
+        The version of the dataset for which the unused categories (``unused``) were found.
     unused : mapping of str to pyarrow.Array
         Maps each column name to the categories that only deleted rows have.
     """
@@ -536,8 +539,8 @@ class Delete(_Rewrite):
         """Leave out the categories that occur only in deleted rows.
 
         If another write has committed since the unused categories were found, new rows may contain these
-        categories. In that case, ordered columns keep all categories. Unordered columns lose the unused
-        categories, but the list of categories no longer counts as complete.
+        categories. In that case, ordered columns keep all categories. The unused categories are removed from
+        unordered columns, and their lists of categories are marked as incomplete.
         """
 
         def used(item: Field) -> Field:
@@ -595,8 +598,8 @@ def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> Fi
     """Return a file list in which each group's new files take the position of the first file that the group
     replaces.
 
-    The version of each new file is the newest version among the files that the group replaces. ``rows`` lists
-    all replaced files, and ``files`` lists the new files. A file is in at most one group.
+    Each new file gets the highest version of the files that its group replaces. ``rows`` lists all replaced
+    files, and ``files`` lists the new files. A file is in at most one group.
     """
     replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
     group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])
@@ -641,7 +644,7 @@ def _with_types_of(existing: Snapshot, files: FileList, own: Schema) -> FileList
 
 
 def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> FileList:
-    """Return a file list without the statistics of columns that differ between the schemas ``own`` and
+    """Return ``files``, whose schema is ``own``, without the statistics of the columns that differ in
     ``schema``.
     """
     changed = {statistics_name(item.name) for item in {*own.leaves}.difference(schema.leaves)}
@@ -649,11 +652,11 @@ def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> File
 
 
 def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList:
-    """Return a file list without the column files of replaced files, because these column files contain
+    """Return a file list without the column files that were written for replaced files, because these contain
     deleted values.
 
-    An omitted column file may contain rows of data files that are not replaced. Reads of data files without a
-    column file decode the records.
+    If such a column file also contains rows of other data files, readers must decode the records of these
+    data files instead.
     """
     if COLUMN_FILE not in rows:
         return rows

@@ -36,7 +36,7 @@ _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|sche
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
-    """Remove the files of interrupted runs that were not active after the time ``before``.
+    """Remove the files of interrupted runs that have been inactive since the time ``before``.
 
     If one file of a run is newer than ``before``, no file of the run is removed. Return the paths of the
     removed files, relative to the root. For an aborted upload, return the path of the file that the upload
@@ -46,7 +46,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
         finish_newest(store)
     present = list_directory(store).names
     closed = closed_column_files(store)
-    # Read the versions after `present`, so that no new commit is missed.
+    # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
     listed = _listed_files(store, versions(store))
     if not dry_run:
         _move_to_their_places(store, present, listed)
@@ -76,7 +76,7 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
     """Move files listed only by older versions to the directory of kept files.
 
     Move files of the newest version back to their original paths. Commits normally move the files. A file is
-    at the wrong path only if a list of moved files was lost.
+    at the wrong path only if the list of files that a commit should move was lost.
     """
     newest = intact_snapshot(store)
     if newest is not None:
@@ -91,8 +91,8 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 
     The result does not include files in the staging directory. The paths in ``present`` and ``listed`` are
     relative to the root. A run removes its staging directory last, so a run without a staging directory has
-    left no files. A data file whose name contains the id of a run without a staging directory was copied
-    here, or belongs to another dataset in a subdirectory.
+    left no files. If a data file's name contains the id of a run without a staging directory, the file was
+    copied here, or belongs to another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
@@ -124,8 +124,9 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so the files of the run are kept. The age of a run is unknown if
-    # a file was removed after the listing, or if a path is a directory on an object store. On a store without
-    # modification times, fsspec's base class of filesystems raises NotImplementedError.
+    # a file was removed after it was listed, or if a path is a directory on an object store, which has no
+    # modification time. On a store without modification times, fsspec's base class of filesystems raises
+    # NotImplementedError.
     except (FileNotFoundError, IsADirectoryError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)

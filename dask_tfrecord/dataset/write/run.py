@@ -34,8 +34,8 @@ class WriteRun:
     # The id of the write: 32 random hexadecimal digits. The names of all files of the write contain the id.
     run: str = field(default_factory=lambda: uuid4().hex)
     options: WriteOptions = field(default_factory=WriteOptions)
-    # The number of the newest version when the write was planned, or 0 if there was no version. After another
-    # write has created a newer version, the commit fails if rows would be lost.
+    # The number of the newest version when the write was planned, or 0 if there was no version. The commit
+    # fails if another write has since created a newer version and rows would be lost.
     base: int = 0
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()  # the names of all columns, in the order in which readers return the columns
@@ -43,7 +43,7 @@ class WriteRun:
     columns_name: str | None = None
     columnar: Columnar | None = None
     max_directories: int = 2**31  # The largest number of directories to which one task may write.
-    # Maps the index of a partition to a label in the file names of the partition.
+    # Maps the index of a partition to the label that the names of its files contain.
     label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
 
@@ -168,14 +168,14 @@ class WriteRun:
         return True
 
     def mark(self, name: str) -> None:
-        """Create an empty file in the staging directory of the run. Other attempts at the commit check if the
-        file exists.
+        """Create an empty file in the staging directory of the run. Other attempts to commit the run check if
+        this file exists.
         """
         self.store.touch(self.staged(name))
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names in the run's staging directory. ``found`` is an existing listing. If ``found`` is
-        None, the function lists the staging directory.
+        """Return the names in the run's staging directory, including those of the marks. ``found`` is an
+        existing listing. If ``found`` is None, the function lists the staging directory.
         """
         return (found or self.store).names(staged(self.run, "").rstrip("/"))
 
@@ -196,7 +196,7 @@ class WriteRun:
             return newest
         if self.run in newest.ancestors:
             found = [newest.number - len(newest.ancestors) + newest.ancestors.index(self.run)]
-        else:  # the commit of this run may be older than all commits of `ancestors`
+        else:  # this run may be older than all runs in `ancestors`, so search the versions before them
             first = max(self.base + 1, newest.oldest)
             found = [*range(first, newest.number - len(newest.ancestors))]
         for number in found:

@@ -2,7 +2,7 @@
 readers see the new dataset.
 
 docs/format.md describes the steps of a commit. Each step of a commit may be repeated, even by another
-process. The staging directory of a run contains new files until the commit publishes the files. The staging
+process. The staging directory of a run contains the new files until the commit publishes them. The staging
 directory also lists the files that the commit replaces.
 """
 
@@ -64,16 +64,17 @@ _MOST_CHUNKS = 64
 # The number of steps in a commit, as described in docs/format.md.
 _STEPS = 7
 
-# If a write has uploaded at most this many files, the commit requests each file's stamp instead of a listing.
+# If a write has uploaded at most this many files, the commit requests each file's stamp (such as its ETag)
+# instead of listing all files.
 _FEW_FILES = 4
 
 
 class Newest(NamedTuple):
     """The newest version of a dataset that this process has read or created.
 
-    ``stamp`` is the result of `stamp_of` for the version's Parquet file. The value of ``stamp`` changes if
-    another dataset with the same newest version replaces the directory. If ``stamp`` is None, the next commit
-    reads the newest version.
+    ``stamp`` is the result of `stamp_of` for the version's Parquet file. ``stamp`` changes if the directory
+    is replaced by another dataset with the same newest version. If ``stamp`` is None, the next commit reads
+    the newest version.
     """
 
     snapshot: Snapshot
@@ -128,11 +129,11 @@ class Transaction:
     run : WriteRun
         The plan of the write.
     operation : Operation
-        How the commit changes the newest version.
+        The kind of write, which determines how the commit changes the newest version.
     files : FileList, optional
         The files that the tasks have written.
     known : Newest, optional
-        The newest version when the append was planned, for an append that only this process may commit. While
+        For an append that only this process may commit: the newest version when the append was planned. While
         ``known`` is the newest version, the commit reads no version.
     """
 
@@ -146,7 +147,7 @@ class Transaction:
         # The name of the file that marks this attempt, or "" if no other process may commit.
         self._attempt = ""
         self._change: Change | None = None  # The change that the transaction has made.
-        self._found: FoundFiles | None = None  # A listing from this attempt that is not used yet.
+        self._found: FoundFiles | None = None  # The listing of this attempt, until `_plan` uses it.
 
     def commit(self) -> Snapshot:
         """Perform all steps of the commit. Return the same snapshot as the function `commit`."""
@@ -169,7 +170,7 @@ class Transaction:
         return snapshot
 
     def _fate(self, snapshot: Snapshot) -> str:
-        """Return a log text that says what the commit does with replaced files and older versions."""
+        """Return the end of a log message: what the commit does with replaced files and older versions."""
         change = self._change
         if change is not None and change.kept:
             return f", keeps {len(change.kept)} replaced files for the versions before it"
@@ -193,9 +194,9 @@ class Transaction:
     def create(self) -> Snapshot:
         """Create the next snapshot, which commits the run. Call `look` first. Return the newest snapshot.
 
-        If another write has created the same version first, compare this write with the newer version, and
-        try the next version. If this write conflicts with the newest version, remove the files of this write,
-        and raise an error.
+        If another write has created this version first, compare this write with the newest version, and try
+        the next version. If this write conflicts with the newest version, remove the files of this write, and
+        raise an error.
         """
         while (snapshot := self._try()) is None:
             pass
@@ -209,7 +210,7 @@ class Transaction:
             planned = self._plan(publishes=known is None)
         except TFRecordError:
             compared = self.newest
-            # Raise the error only if the compared version is the newest version, and if no other attempt has
+            # Raise the error only if `compared` is still the newest version, and if no other attempt has
             # committed the run.
             if (committed := self.look()) is not None:
                 return committed
@@ -227,8 +228,9 @@ class Transaction:
     def _plan(self, *, publishes: bool) -> tuple[Operation, Change] | None:
         """Publish the files. Return what the commit changes, or None if nothing is left to do.
 
-        If ``publishes`` is False and the store cannot rename files, publish nothing. An append that only this
-        process may commit has uploaded exactly the files in `files`.
+        ``publishes`` may be False only for an append that no other process may commit. If ``publishes`` is
+        False and the store cannot rename files, publish nothing, because the append has uploaded exactly the
+        files in `files`.
         """
         run, files = self.run, self.files
         operation = self.operation.follow(run, self.newest, files)
@@ -321,8 +323,8 @@ def commit(
     """Commit a write as a single `Transaction`. ``entries`` describe the files that the tasks have written.
 
     Return the new snapshot. If an earlier attempt at the commit has succeeded, return the snapshot that the
-    earlier attempt created. If the dataset no longer keeps the snapshot of the earlier attempt, or if other
-    writes have left nothing to do, return the newest snapshot without a change.
+    earlier attempt created. Return the unchanged newest snapshot if the dataset no longer keeps the snapshot
+    of the earlier attempt, or if other writes have left nothing to do.
 
     Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files
     remain staged.
@@ -352,7 +354,7 @@ def log_summary(run: WriteRun, done: Commit, seconds: float) -> None:
 def abandon(run: WriteRun) -> None:
     """Remove the files of a failed write, so that the write can no longer be committed.
 
-    Files that tasks uploaded to their final paths stay hidden until `cleanup` removes them, because running
+    Files that tasks uploaded to their final paths stay hidden and are left to `cleanup`, because running
     tasks may upload more files.
     """
     if run.store.stages_files:
@@ -366,10 +368,10 @@ def abandon(run: WriteRun) -> None:
 def _refuse(run: WriteRun, attempt: str = "") -> None:
     """Forbid the commit of a failed write, and remove the files of the write.
 
-    If the commit has succeeded, the files are kept. The files are also kept if an attempt at the commit other
-    than ``attempt`` exists, because the other attempt may be about to list the files. Every attempt creates
-    its mark before looking for the mark `REFUSED`. An attempt that begins too late to be seen by this
-    function finds the mark `REFUSED`, which is removed last.
+    If the commit has succeeded, the files are kept. The files are also kept if an attempt other than
+    ``attempt`` exists, because that attempt may be about to commit them. Every attempt creates its mark
+    before looking for the mark `REFUSED`. An attempt that begins too late to be seen by this function finds
+    the mark `REFUSED`, because this mark is removed last.
     """
     with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         run.mark(REFUSED)
@@ -401,11 +403,11 @@ def publish_files(
 ) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths. Readers do not see the files until the commit.
 
-    If the store cannot rename files, remove the run's uploaded files that are not in ``files``, and return
-    the infos of all files of the dataset. ``found`` is an existing listing. If ``found`` is None, the
-    function lists the files when necessary. Raise ConcurrentWriteError if a file of the run no longer exists.
-    For example, an earlier attempt may have found a conflict and removed the files. Raise DestinationError if
-    the filesystem stores a partition directory under another name.
+    If the store cannot rename files, only remove the run's uploaded files that are not in ``files``, and
+    return fsspec's info about all files of the dataset. ``found`` is an existing listing. If ``found`` is
+    None, the function lists the files when necessary. Raise ConcurrentWriteError if a file of the run no
+    longer exists, for example because an earlier attempt has found a conflict and removed it. Raise
+    DestinationError if the filesystem stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -415,7 +417,7 @@ def publish_files(
             try:
                 store.place(run.staged(name), target)
             except FileNotFoundError:
-                if not store.fs.exists(target):  # no attempt of this run has moved the file to the target
+                if not store.fs.exists(target):  # no attempt of this run has moved the file to `target`
                     raise _removed(run, name) from None
         directories = _with_parents(map(parent_of, names))
         for directory in directories:
@@ -465,15 +467,16 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, Any]] | None) -> FileList:
-    """Add the column ``stamp`` to ``files``, with the `stamp_of` value of each file. If the store fails, do
-    not add the column.
+    """Add the column ``stamp`` to ``files``, with the result of `stamp_of` for each file. If the store fails,
+    do not add the column.
 
-    ``present`` maps paths to file infos, or is None if the infos are unknown.
+    ``present`` maps each path to fsspec's info about the file, or is None if no info is known.
     """
     try:
         paths = [*map(store.join, files.paths)]
         store.fs.invalidate_cache()
-        # One listing request returns a thousand files, but a listing transfers all file names.
+        # A listing is cheaper only for many files: one request returns a thousand files, but the names of all
+        # files are transferred.
         if present is None and len(paths) > _FEW_FILES and (found := store.list_at_once()) is not None:
             present = found.infos
         infos = [store.look(path) if present is None else present[path] for path in paths]
@@ -484,7 +487,7 @@ def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, A
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
-    """Store two lists for the time after the commit: files to remove, and files to move.
+    """Store two lists for use after the commit: the files to remove, and the files to move.
 
     If this process is interrupted, a later process can use the lists to remove and move the files.
     """
@@ -521,8 +524,8 @@ def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None
     """Move files in the newest snapshot to their original paths. Move all other files to the directory of
     kept files.
 
-    If another commit succeeds during the call, the snapshot of the new commit determines the paths. ``known``
-    is the newest snapshot. If ``known`` is None, the function reads the newest snapshot.
+    If another commit succeeds during the call, move the files again, to the paths that its snapshot requires.
+    ``known`` is the newest snapshot. If ``known`` is None, the function reads the newest snapshot.
     """
     if not paths:
         return
@@ -556,9 +559,10 @@ def finish_newest(
     """Finish commits that were interrupted after creating a snapshot, except the commit of the run
     ``running``.
 
-    ``known`` is the snapshot of a version. If ``known`` shows that no open run has committed, read nothing.
-    If ``known`` is None, read the newest version if there is an open run. If the newest snapshot is damaged
-    or missing, do nothing. ``found`` is an existing listing of the open runs, or None.
+    ``known`` is the snapshot of a version. If no open run has committed according to ``known``, return
+    without reading the newest version. If ``known`` is None, read the newest version if there is an open run.
+    If the newest snapshot is damaged or missing, do nothing. ``found`` is an existing listing of the open
+    runs, or None.
     """
     others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
@@ -601,19 +605,19 @@ def remove_replaced(run: WriteRun, files: FileList | None = None, change: Change
 def _is_newest(run: WriteRun, number: int) -> bool:
     """Return True if the new version ``number`` is the newest version.
 
-    An overwrite removes earlier snapshots, so a write can create a version below the newest version.
+    An overwrite removes earlier snapshots, so a slower write can create one of these versions again.
     """
     try:
         return newest_number(run.store) <= number
-    except Exception:  # the new snapshot exists, so assume that no newer snapshot exists
+    except Exception:  # the listing failed, so assume that no newer snapshot exists
         return True
 
 
 def _unlisted(run: WriteRun, files: FileList) -> list[str]:
     """Return the paths, relative to the root, of a run's files that the newest snapshot does not list.
 
-    The newest snapshot may belong to another run. An append keeps files that an earlier attempt of this run
-    committed, so the newest snapshot may list some of the files.
+    The newest snapshot may belong to another run and still list files of this run, because an append keeps
+    the files that an earlier attempt of this run has committed.
     """
     listed = listed_files(find_snapshot(run.store))
     return [name for name in listed_paths(files) if name not in listed]

@@ -28,8 +28,8 @@ class Azure(AzureBlobFileSystem):
 
     async def _details(self, contents: Any, *args: Any, **options: Any) -> Any:
         for blob in contents:
-            # Some tools create an empty blob for a directory. Without this metadata, adlfs would list the
-            # blob of a directory as a file, and omit the slash.
+            # Some tools create an empty blob for a directory. Without metadata such as "is_directory", adlfs
+            # would list this blob as a file, without the slash at the end of its name.
             if blob.name.endswith("/") and blob.get("size") == 0:
                 blob.metadata = {**(blob.get("metadata") or {}), "is_directory": "true"}
         return await super()._details(contents, *args, **options)

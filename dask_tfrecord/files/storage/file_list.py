@@ -34,7 +34,7 @@ class FileInfo:
 
     @property
     def compression(self) -> Compression | None:
-        """The codec in the snapshot or, if no snapshot records a codec, the codec of the name's suffix."""
+        """The codec in the snapshot or, without a recorded codec, the codec implied by the name's suffix."""
         return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:
@@ -54,15 +54,14 @@ INFO_SCHEMA = pa.schema(
     }
 )
 
-# In the file list of a version, this column contains, for each file, the version that added the file's newest
-# row.
+# In the file list of a version, this column tells for each file which version last added a row for it.
 VERSION = "version"
 
 STATISTICS = "statistics"
 
 
 def value_name(column: str) -> str:
-    """Return the name of the column of a file list that contains the values of a partition column."""
+    """Return the name of the file-list column that contains the values of a partition column."""
     return f"partition.{column}"
 
 
@@ -81,11 +80,11 @@ class FileList:
     Attributes
     ----------
     rows : pyarrow.Table
-        The columns of `INFO_SCHEMA`, and columns that only some lists contain: ``records``, ``blocks``,
+        The table has the columns of `INFO_SCHEMA`. Some lists also have columns for ``records``, ``blocks``,
         `VERSION`, the values of partition columns (see `value_name`), the statistics of data columns (see
         `statistics_name`), and the column files. Paths are relative to ``root``.
     root : str
-        The text before each path: a directory that ends with a slash, or "".
+        The directory to which the paths are relative, with a slash at its end, or "" for full paths.
     """
 
     rows: pa.Table
@@ -168,7 +167,7 @@ class FileList:
         return [self.root + path for path in paths]
 
     def names_below(self, root: str) -> list[str]:
-        """Return the paths relative to ``root``, whereas `names` are relative to the root of the list."""
+        """Return the paths relative to the argument ``root``, not to the root of the list as in `names`."""
         if root == self.root and not is_http(root):
             return _decoded(self.rows["path"])
         start = unquoted_path(root)
@@ -192,7 +191,7 @@ class FileList:
         return self.rows.select(names).rename_columns([name.removeprefix(start) for name in names])
 
     def with_values(self, values: Mapping[str, Any]) -> "FileList":
-        """Return the list with the partition columns ``values`` instead of its present partition columns."""
+        """Return the list with its partition columns replaced by ``values``."""
         start = value_name("")
         kept = self.select(name for name in self.rows.column_names if not name.startswith(start))
         return kept.with_columns({value_name(name): column for name, column in values.items()})
@@ -207,8 +206,8 @@ class FileList:
         return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
 
     def positions(self, files: "FileList") -> pa.ChunkedArray:
-        """For each file in ``files``, return the index of the file in this list, or null if this list lacks
-        the file.
+        """Return the index in this list of each file in ``files``, with null for each file that this list
+        lacks.
 
         Two rows describe the same file if their paths and their CRC-32Cs are equal.
         """

@@ -27,7 +27,7 @@ from dask_tfrecord.files.storage.store_failures import without_credentials
 
 Info = dict[str, Any]
 
-# Error codes for a symbolic link whose target does not exist, or that leads back to the link.
+# Error codes for a symbolic link whose target does not exist, or that leads into a loop of links.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 # Matches the names of incomplete files and directories that downloads create, for example downloads by
@@ -38,7 +38,7 @@ _UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{3
 class LinkFollowingDisk(LocalFileSystem):
     """A local filesystem whose methods `find` and `glob` follow symbolic links.
 
-    A link to a directory is treated as a directory. A link to a directory that contains the link is not
+    A link to a directory is treated as a directory. A link to one of its own parent directories is not
     followed, because the search would never end. Pipes, sockets and devices are not listed. A broken link is
     listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
     contains the visible links to directories that `find` has found.
@@ -127,8 +127,8 @@ class LinkFollowingDisk(LocalFileSystem):
     ) -> Iterator[Info]:
         """Yield a link to a directory, and everything below the link.
 
-        Yield nothing if the link leads to one of its parents, or if the search has followed another link to
-        the target.
+        Yield nothing if the link leads to one of its parents, or if the search has already followed another
+        link to the same target with the same partition directories.
         """
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
@@ -147,8 +147,8 @@ class LinkFollowingDisk(LocalFileSystem):
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
     """If a file has several paths because of links, keep only one path. Prefer the path without links.
 
-    Another path of the file is kept only if it contains partition directories that the path without links
-    lacks, because the rows then get different values in the partition columns.
+    Also keep a path with partition directories that the path without links lacks, because its rows have
+    different values in the partition columns.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found
@@ -201,7 +201,7 @@ Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"]
 # The protocols of the filesystems that this package extends.
 _EXTENDED_PROTOCOLS = frozenset({"abfs", "abfss", "az", "sftp", "ssh"})
 
-# Maps a protocol to the extra of this package that installs the protocol's library.
+# Maps a protocol to the extra of this package, such as "s3", that installs the library for the protocol.
 _EXTRAS = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -359,7 +359,7 @@ def glob_all(fs: AbstractFileSystem, pattern: str) -> dict[str, Info]:
 
 
 def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if fsspec would list directories one by one, and silently omit directories that fail."""
+    """Return True if fsspec would list each directory separately, and silently omit those it cannot list."""
     kind = type(fs)
     return bool(
         kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
@@ -408,7 +408,7 @@ def check_writable(fs: AbstractFileSystem) -> None:
 
 
 def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem without wrappers, and the directory to which its paths are relative, or ""."""
+    """Return the filesystem inside all wrappers, and the directory to which they limit paths, or ""."""
     if isinstance(filesystem, DirFileSystem):
         return _below(filesystem.fs, filesystem.path or "")
     if isinstance(filesystem, pafs.SubTreeFileSystem):

@@ -1,7 +1,7 @@
 """List the files that paths, globs and directories specify, without opening the files.
 
-A listing leaves out hidden files. Only for an error message does the module look up why a path specifies no
-files. The check that listed files are unchanged does not open the files.
+A listing leaves out hidden files. If a path specifies no files, the module looks up the reason only for the
+error message. The check that listed files are unchanged does not open the files.
 """
 
 import os
@@ -45,8 +45,8 @@ def nothing_at(
 ) -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob that matches no files.
 
-    The error names the reason, or ``otherwise`` if the reason is unknown. The error suggests ``advice`` and,
-    if ``index`` is not None, a call of `add_snapshot` with the effect ``index``.
+    The error names the reason, or ``otherwise`` if the reason is unknown. The error suggests ``advice``. If
+    ``index`` is not None, the error also suggests a call of `add_snapshot`, whose effect ``index`` describes.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
@@ -81,8 +81,7 @@ def check_bucket(store: Store) -> None:
     except FileNotFoundError:
         kind = "container" if is_azure else "bucket"
         raise FileNotFoundError(f"{store.public()}: the {kind} {bucket!r} does not exist") from None
-    # A later operation on the bucket raises the same error, or does not need the permission that is missing
-    # here.
+    # A later operation on the bucket either raises the same error, or does not need the missing permission.
     except Exception:
         return
 
@@ -126,8 +125,8 @@ class Listing(NamedTuple):
     ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Directory
     names in ``base`` itself are not partition directories. ``spelled_out`` contains the files that the caller
     passed by their full names. ``counts`` contains the number of files for each passed path. ``described``
-    contains the directories with a file in which TensorFlow Datasets describes a dataset. ``globs`` contains
-    an element for each passed path: the path if it is a glob, "" for a directory, and None for a file.
+    contains the directories with a metadata file of TensorFlow Datasets. ``globs`` contains an element for
+    each passed path: the path if it is a glob, "" for a directory, and None for a file.
     """
 
     store: Store
@@ -232,7 +231,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. If the root is an HTML page with links, the returned root ends with a slash."""
+    """Return the store, with a slash appended to its root if the root is an HTML page with links."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -249,8 +248,8 @@ def list_directory(store: Store | FoundFiles) -> FileList:
 def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]:
     """Find files below the store's root by their names, which have the form of `FileList.names`.
 
-    Return two file lists: a list with a row for each name, which is null if no file has the name, and a list
-    of all other visible files.
+    Return two file lists. The first has a row for each name; the row is null if no file has the name. The
+    second contains all other visible files.
     """
     start, found = unquoted_path(_start(store)), _find_any(store)
     if is_http(start):
@@ -372,7 +371,7 @@ def _glob(store: Store, pattern: str) -> _Match:
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     start = len(base.rstrip("/"))
-    # One value for each directory, because there are fewer directories than files.
+    # Test each directory only once, because there are fewer directories than files.
     hidden: dict[str, bool] = {}
     paths = []
     for path in sorted(found):
@@ -394,8 +393,8 @@ def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
-# Up to this many files are checked with one request for each file. More files than this are checked with one
-# new listing.
+# Up to this many files are checked with one request for each file. If there are more files, all of them are
+# first compared with one new listing.
 _FEW = 256
 
 

@@ -52,12 +52,12 @@ _ADVICE = "if it was rewritten on purpose, read the dataset again"
 def stamp_of(info: dict[str, Any]) -> str:
     """Return the stamp of a file: a value in fsspec's info that changes when the file is rewritten, or "".
 
-    The stamp of a symbolic link is "", because fsspec reports the times of the link and not of the file.
+    The stamp of a symbolic link is "", because fsspec reports the times of the link, not of its target.
     """
     if info.get("islink"):
         return ""
     stamp: Any = ""
-    for key in _STAMPS:  # a loop, because a generator would take several times as long
+    for key in _STAMPS:  # a generator expression would take several times as long as this loop
         if (value := info.get(key)) is not None:
             stamp = value
             break
@@ -127,7 +127,7 @@ class ExpectedFile:
             now = self.look()
         except FileNotFoundError:
             raise removed(self.path) from None
-        except Exception:  # `explain` reports the first error instead of this error
+        except Exception:  # `explain` reports the original error, not the failure of `look`
             return
         self.check(now)
 
@@ -155,7 +155,8 @@ class FileReader:
         return bytes(head[:end])
 
     def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Read the rest of a local file of uncompressed records through a `SparseReader`.
+        """Read the rest of a local, uncompressed file without some large values of features that are not in
+        ``columns``, as `SparseReader` does.
 
         Call this method before any read except `peek`. If the file is not local, the method does nothing.
         """
@@ -175,7 +176,7 @@ class FileReader:
                 return 0
             try:
                 count = self._read(view if wanted is None else view[:wanted], wanted)
-            except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+            except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
                 self._expected.explain(error)
             self._position += count
             self._check_size(count == 0)
@@ -186,7 +187,7 @@ class FileReader:
         return count
 
     def _read(self, view: memoryview, wanted: int | None) -> int:
-        """Read into ``view``, or into the reader's buffer if each read of the file sends a request."""
+        """Read the next bytes into ``view``, or into `_ahead` if the file sends a request for each read."""
         if isinstance(self._file, AbstractBufferedFile) or not hasattr(self._file, "readinto"):
             most = REQUEST_BYTES if wanted is None else min(wanted, REQUEST_BYTES)
             data = self._file.read(most)
@@ -210,7 +211,7 @@ class FileReader:
 
 
 class _ReaderOfReader(FileReader):
-    """Base class of a reader that returns the bytes of another reader."""
+    """Base class of readers that wrap another reader."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
@@ -220,7 +221,7 @@ class _ReaderOfReader(FileReader):
         return self._reader.peek(count)
 
     def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Do nothing, because this reader needs all bytes, or because the file is remote."""
+        """Do nothing: a `ChecksumReader` needs all bytes, and the file of a `FollowingReader` is remote."""
 
 
 class FollowingReader(_ReaderOfReader):
@@ -298,9 +299,9 @@ class PartialFile(io.RawIOBase):
 class Location:
     """A filesystem and a root directory. All paths are paths on this filesystem, without a protocol.
 
-    Tasks contain stores, which are locations, so that workers open the same filesystem as the client. The
-    repr of a store does not contain storage options. The token of a store contains only a hash of the storage
-    options.
+    Dask tasks contain stores, which are locations, so that workers open the same filesystem as the client.
+    The repr of a store does not contain storage options. The token of a store contains only a hash of the
+    storage options.
     """
 
     fs: AbstractFileSystem
@@ -313,7 +314,7 @@ class Location:
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
 
-    # True if requests take time and may fail, and if other libraries cannot open the store's paths.
+    # True for a remote store: requests take time and may fail, and other libraries cannot open the paths.
     is_remote: ClassVar[bool] = True
     # The number of bytes that can be read in the time that one additional request takes.
     request_cost: ClassVar[int] = 1 << 20
@@ -371,7 +372,7 @@ class Location:
         return path
 
     def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
-        """Call a function for each item, concurrently if each call waits for requests."""
+        """Call a function for each item. On a remote store, the calls run concurrently."""
         given = [*items]
         if len(given) < 2:
             return [*map(function, given)]
@@ -396,14 +397,14 @@ class Location:
             return []
 
     def _ls(self, path: str) -> list[str]:
-        # On S3, `isdir` lists the directory, and fsspec caches the listing. For a missing directory, `ls`
-        # would list the parent directory, which may contain many files.
+        # On S3, `isdir` lists the directory, and fsspec caches the listing for `ls`. For a missing directory,
+        # `ls` would list the parent directory, which may contain many files.
         if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
             return []
         return list(self.fs.ls(path, detail=False))
 
     def has_file(self, path: str) -> bool:
-        """Return True if a file exists. Ask the store, not a cache."""
+        """Return True if a file exists. The answer never comes from a cache."""
         if not hasattr(self.fs, "call_s3"):
             self.fs.invalidate_cache(path)
             return bool(self.fs.exists(path))
@@ -419,7 +420,7 @@ class Location:
         """Return a dict that maps the path of each file below a directory to the file's info.
 
         On a local disk, follow links, and leave out files in hidden directories. On a local disk,
-        ``with_hidden=True`` adds all directories, even hidden directories.
+        ``with_hidden=True`` also returns the directories themselves, including hidden ones.
         """
         return find_all(self.fs, path)
 
@@ -434,7 +435,7 @@ class Location:
             return []
 
     def linked_directories(self) -> list[str]:
-        """Return the visible links to directories below the root that readers follow."""
+        """Return the links below the root that lead to directories and are visible to readers."""
         return []
 
     # -- Reading ---------------------------------------------------------------------------------------------
@@ -443,8 +444,8 @@ class Location:
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the range is
-        the whole file.
+        """Open a file to read the stored bytes that begin at ``start`` and end before ``stop``. By default,
+        the range is the whole file.
 
         ``size`` and ``stamp`` come from a listing. Raise FileChangedError if a known size or stamp differs
         from the current size or stamp.
@@ -474,7 +475,7 @@ class Location:
             expected.check(self._details(file, path, expected))
             if start:
                 file.seek(start)
-        except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+        except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
             expected.explain(error)
         return FileReader(file, expected, start, stop)
 
@@ -541,7 +542,7 @@ class Location:
     def look(self, path: str) -> Info:
         """Request the current info of a file, or of the target of a link, from the store.
 
-        If the file was moved, the info may contain no stamp.
+        On a store where a move changes the stamp, the info of a moved file contains only the size.
         """
 
         def look_at(at: str) -> Info:

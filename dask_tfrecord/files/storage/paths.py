@@ -13,9 +13,9 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
-# Matches credentials before the name of a bucket, because s3fs and gcsfs would treat the credentials as a
-# part of the name. An AWS secret key may contain slashes. Instead of a bucket's name, a URL may contain an
-# ARN, and ARNs contain colons.
+# Matches credentials before the name of a bucket. s3fs and gcsfs would treat these credentials as a part
+# of the name. An AWS secret key may contain slashes. Instead of a bucket's name, a URL may contain an ARN,
+# and ARNs contain colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 # Matches a URL that ends before the name of a bucket or host.
@@ -39,8 +39,8 @@ def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, su
 def parent_of(path: str) -> str:
     """Return the text before the last slash of a path, or "".
 
-    Unlike `posixpath.dirname`, return "" directly below "/", and keep double slashes, which keys of object
-    stores may contain.
+    Unlike `posixpath.dirname`, return "" for a path directly below "/". Keep double slashes, which are valid
+    in keys of object stores.
     """
     return path.rpartition("/")[0]
 
@@ -56,7 +56,7 @@ def is_http(path: str) -> bool:
 def unquoted_path(path: str) -> str:
     """Decode the percent-encoding of an HTTP or HTTPS URL.
 
-    Return a path that is not an HTTP or HTTPS URL unchanged.
+    Return any other path unchanged.
     """
     return unquote(path) if is_http(path) else path
 

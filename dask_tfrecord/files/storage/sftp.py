@@ -1,6 +1,6 @@
 """Extend fsspec's SFTP filesystem with a shared connection, errors for failures, and exclusive creation.
 
-The private names of paramiko that this module uses, and `paramiko.sftp`, were checked with paramiko 5.1.
+This module uses private names of paramiko and the module `paramiko.sftp`, and was checked with paramiko 5.1.
 """
 
 import errno
@@ -21,8 +21,8 @@ from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 # limit counts as lost.
 _CONNECT, _ANSWER = 10, 60
 
-# The largest size in bytes of one request or answer, and of all requests that are sent together. A thread
-# that sends requests locks the connection until all answers have arrived.
+# The maximum number of bytes that one request transfers, and that all requests sent together transfer. A
+# thread that sends requests locks the connection until all answers have arrived.
 _REQUEST, _BUFFER = 1 << 15, 1 << 20
 
 
@@ -78,7 +78,7 @@ class SFTP(SFTPFileSystem):
             except OSError as error:
                 if self._client.get_channel().closed:
                     raise paramiko.SSHException("the connection was closed") from error
-                # The text of an OSError without an error number is the server's answer.
+                # If an OSError has no error number, its text is the server's answer.
                 if type(error) is OSError and error.errno is None:
                     path = args[0] if args and isinstance(args[0], str) else None
                     raise OSError(errno.EIO, f"the SFTP server answers {str(error)!r}", path) from error
@@ -86,7 +86,7 @@ class SFTP(SFTPFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        """Return the path of a URL. As in file names, "?" and "#" are ordinary characters."""
+        """Return the path of a URL. "?" and "#" belong to the path, because file names may contain them."""
         protocol, found, rest = path.partition("://")
         if found and protocol in cls.protocol:
             path = f"/{rest.partition('/')[2]}"
@@ -115,7 +115,7 @@ class SFTP(SFTPFileSystem):
         return True
 
     def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
-        """List a directory. For a symbolic link to a file, return the size and the times of the file."""
+        """List a directory. A symbolic link to a file gets the size and the times of its target."""
         path = self._strip_protocol(path)
         infos = [self._decode_stat(one, path) for one in self.ftp.listdir_attr(path)]
         infos = [self._target(info) if info["type"] == "link" else info for info in infos]
@@ -125,7 +125,7 @@ class SFTP(SFTPFileSystem):
         """Return the info of the file to which a link leads. If the link does not lead to a file, return the
         info of the link without size and times.
 
-        Links to directories remain links, so that no search leaves the directory in which the search began.
+        Links to directories are reported as links, so that no search leaves its starting directory.
         """
         with suppress(FileNotFoundError):
             info: dict[str, Any] = self.info(link["name"])
@@ -179,7 +179,7 @@ class SFTP(SFTPFileSystem):
     def rename_new(self, source: str, target: str) -> None:
         """Rename a file to a path at which no file exists, or raise FileExistsError.
 
-        OpenSSH renames with a hard link, which exactly one of several processes can create.
+        OpenSSH implements this rename with a hard link, which only one of several processes can create.
         """
         try:
             self.ftp.rename(source, target)
@@ -192,7 +192,7 @@ class SFTP(SFTPFileSystem):
 
 
 class _Client:
-    """Call each method of paramiko's SFTP client through `SFTP.request`."""
+    """A proxy for paramiko's SFTP client that makes each call through `SFTP.request`."""
 
     def __init__(self, fs: SFTP) -> None:
         self._fs = fs
@@ -252,8 +252,8 @@ class _File:
         return len(view)
 
     def _write(self, view: memoryview) -> None:
-        # A write that is not pipelined waits for the answers to all requests, and raises the errors that the
-        # answers report.
+        # The last write is not pipelined: it waits for the answers to all requests, and raises the errors
+        # that they report.
         self._file.set_pipelined(True)
         self._file.write(view[:-_REQUEST])
         self._file.set_pipelined(False)
@@ -267,7 +267,7 @@ class _File:
         return count
 
     def _read(self, view: memoryview) -> int:
-        """Read as paramiko's `readv` does, but without a new thread, which would not hold the lock."""
+        """Read as paramiko's `readv` does, but in the calling thread, which holds the lock."""
         client, answers = self._file.sftp, _Answers()
         starts = range(0, len(view), _REQUEST)
         sizes = [min(_REQUEST, len(view) - start) for start in starts]
@@ -297,7 +297,7 @@ class _File:
 
 
 class _Answers:
-    """The answers to requests for data, which paramiko's client passes to `_async_response`."""
+    """Collect the answers to read requests. paramiko passes each answer to `_async_response`."""
 
     def __init__(self) -> None:
         self.found: dict[int, tuple[int, Any]] = {}

@@ -47,7 +47,7 @@ _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", 
 # If other writes remove a new, empty directory, the directory is created again at most this many times.
 _ATTEMPTS = 100
 
-# A thread holds this lock from the check that a file does not exist until the rename that creates the file.
+# A thread holds this lock while it checks that a file does not exist, and then creates the file by a rename.
 _CREATION = Lock()
 
 
@@ -92,7 +92,7 @@ class Store(Location, ABC):
         return (HadoopStore if isinstance(fs, ArrowFSWrapper) else RenamingStore)(fs, root)
 
     def list_at_once(self, directory: str = "") -> "FoundFiles | None":
-        """List all files in a directory at once. Return None if a listing would not save requests."""
+        """List all files below a directory in one listing. Return None if this would not save requests."""
         return None
 
     # -- Writing ---------------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ class Store(Location, ABC):
         """Raise DestinationError if a path leads out of the root, or through a link below the root.
 
         All methods that create, move or remove files call `refuse_links` at the moment of the change. The
-        root itself may be reached through links. A path that is itself a link is refused only with ``files``,
-        because replacing or removing a link does not change the target.
+        root itself may be reached through links. A path that is itself a link is refused only if ``files`` is
+        True, because replacing or removing a link does not change its target.
         """
         if (is_link := self._is_link) is None:  # this filesystem does not support links
             return
@@ -124,7 +124,7 @@ class Store(Location, ABC):
         return getattr(self.fs, "is_link", None)
 
     def _is_root(self, path: str) -> bool:
-        """Return True for the root itself, and for the temporary file beside a root that is a file."""
+        """Return True for the root itself. If the root is a file, also return True for its temporary file."""
         name, _, end = path.rpartition(".")
         return path == self.root or (name == _temporary_name(self.root) and "/" not in end)
 
@@ -147,7 +147,7 @@ class Store(Location, ABC):
             with self._create(path, durable) as file:
                 yield file
         except OSError as error:
-            # An error without a path, such as a full disk.
+            # Some errors, such as a full disk, name no path.
             if error.errno is not None and error.filename is None:
                 error.filename = self.public(path)
             raise
@@ -174,7 +174,7 @@ class Store(Location, ABC):
     def _create_exclusively(self, path: str, data: bytes) -> None: ...
 
     def touch(self, path: str) -> None:
-        """Create an empty file. An existing file or link at the path is replaced.
+        """Create an empty file. Replace an existing file or link at the path.
 
         Emptying an existing file would be wrong, because the file may have a hard link outside of the root.
         """
@@ -182,7 +182,7 @@ class Store(Location, ABC):
             pass
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file. An existing file at ``target`` is replaced."""
+        """Rename a file to ``target``, and replace an existing file there."""
         self.refuse_links([source, target])
         self._move(source, target)
 
@@ -203,20 +203,21 @@ class Store(Location, ABC):
         self.move(source, target)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file. The directory of ``target`` must exist."""
+        """Copy a file to ``target``, whose directory must exist."""
         self.refuse_links([source, target])
         self.fs.cp_file(source, target)
 
     def set_aside(self, path: str, kept: str) -> str | None:
         """Move a file to a path in another directory.
 
-        If the store can only copy the file, return the path of the source, which the caller must remove.
+        If the store can only copy the file, leave the removal of the original to the caller, and return its
+        path.
         """
         self.place(path, kept)
         return None
 
     def put_back(self, kept: str, path: str) -> None:
-        """Move a file back to ``path`` after `set_aside` has moved the file."""
+        """Undo `set_aside` by moving a file back to ``path``."""
         self.place(kept, path)
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
@@ -229,7 +230,7 @@ class Store(Location, ABC):
         """Flush a local directory to the disk, so that renames into the directory survive a power cut."""
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files. If the store supports bulk requests, remove many files with one request.
+        """Remove files, with one request for many files if the store supports bulk requests.
 
         Missing files are ignored. Directories below the root that become empty are removed together with the
         files.
@@ -286,7 +287,7 @@ class RenamingStore(Store):
             self.move(temporary, path)
         # Handle every exception, even KeyboardInterrupt, so that no incomplete file remains.
         except BaseException:
-            # Ignore a failure to remove the incomplete file, because the original exception is raised.
+            # A failure to remove the incomplete file must not hide the original exception.
             with suppress(Exception):
                 self.remove_file(temporary)
             raise
@@ -332,13 +333,13 @@ class RenamingStore(Store):
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory. Create the directory if it does not exist.
 
-        Another write may remove the directory as long as the directory is empty. If the directory is missing,
-        the function is called again, unless the ``source`` of the file is missing.
+        Another write can remove the directory while it is still empty. If the directory is missing, the
+        function is called again, unless the ``source`` of the file is missing.
         """
         failures = 0
         while True:
             try:
-                if failures or self.is_remote:  # on a local disk, the directory usually exists
+                if failures or self.is_remote:  # a local directory usually exists, so try `create` first
                     self.fs.makedirs(directory, exist_ok=True)
                 return create()
             except (FileNotFoundError, FileExistsError):
@@ -362,7 +363,7 @@ class RenamingStore(Store):
 
 
 class LocalStore(RenamingStore):
-    """A local disk. Readers follow links, but no file behind a link below the root is ever changed."""
+    """A local disk. Readers follow links, but writes never change a file through a link below the root."""
 
     is_remote = False
     request_cost = 1 << 16
@@ -370,7 +371,7 @@ class LocalStore(RenamingStore):
 
     @property
     def _is_plain(self) -> bool:
-        """True if the functions of the system, which are much faster, can replace the methods of fsspec."""
+        """True if the much faster functions of the operating system can replace the methods of fsspec."""
         return type(self.fs) is LocalFileSystem
 
     def public(self, path: str | None = None) -> str:
@@ -473,7 +474,7 @@ class HadoopStore(RenamingStore):
         self.fs.rmdir(path)
 
     def remove_empty(self, directories: set[str]) -> None:
-        """Do nothing, because another process may just have created a file in a directory."""
+        """Do nothing, because `rmdir` would also remove a file that another process has just created."""
 
 
 class UploadingStore(Store):
@@ -497,10 +498,10 @@ class UploadingStore(Store):
             file.close()
         # Handle every exception, even KeyboardInterrupt, so that no incomplete upload remains.
         except BaseException:
-            # Ignore a failure to discard the upload, because the original exception is raised.
+            # A failure to discard the upload must not hide the original exception.
             with suppress(Exception):
                 file.discard()
-            file.closed = True  # closed, so that fsspec's finalizer does not publish the incomplete file
+            file.closed = True  # this prevents fsspec's finalizer from publishing the incomplete file
             raise
 
     def _create_exclusively(self, path: str, data: bytes) -> None:
@@ -519,9 +520,9 @@ class UploadingStore(Store):
         return path
 
     def put_back(self, kept: str, path: str) -> None:
-        # Keep the file at ``kept`` until the versions that list the file expire. If the file were removed
-        # now, a process that moves the file from ``path`` to ``kept`` could delete the source late, and the
-        # file would be lost.
+        # Keep the file at ``kept`` until the versions that list the file expire. Another process that is
+        # moving ``path`` to ``kept`` may still have to remove ``path``. Without the file at ``kept``, the
+        # file would then be lost.
         if self.fs.exists(kept) and not self.fs.exists(path):
             self.copy(kept, path)
 
@@ -564,7 +565,7 @@ class FoundFiles:
     root : str
         The full path of the listed directory.
     infos : dict of str to dict
-        Maps the full path of each file to the info of the filesystem.
+        Maps the full path of each file to the file's info from the filesystem.
     """
 
     def __init__(self, store: Store, directory: str = "") -> None:
@@ -575,14 +576,14 @@ class FoundFiles:
         self.infos = {path: info for path, info in found.items() if info["type"] != "directory"}
 
     def names(self, directory: str) -> list[str]:
-        """Return what `Store.names` returns for a directory below the listed directory."""
+        """List the names in a directory below the listed directory, as `Store.names` does."""
         start = self._store.join(f"{directory}/" if directory else "")
         below = (path[len(start) :] for path in self.infos if path.startswith(start))
         return [*dict.fromkeys(name.partition("/")[0] for name in below)]
 
 
 def _temporary_name(path: str) -> str:
-    """Return the path of the temporary file for a new file, without the random end of the temporary name."""
+    """Return the path of the temporary file for a new file, without the random suffix."""
     return f"{parent_of(path)}/.{name_of(path)}"
 
 

@@ -2,7 +2,7 @@
 
 `redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
 and the functions that run in tasks. A function without the decorator may raise exceptions of a store
-unchanged. The module knows the names of the exceptions of the stores' libraries, but imports none of these
+unchanged. The module recognises the exceptions of storage libraries by name, so that it need not import these
 libraries.
 """
 
@@ -99,7 +99,7 @@ def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError
 
 
 def _refusal(error: OSError, place: str | None) -> OSError | None:
-    """Return an error that names the path if a store refused a request."""
+    """Return an error that names the path if a store refused a request, or None for any other error."""
     code = _code(error)
     kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
     if place is None or (code is None and kind is not PermissionError):
@@ -113,7 +113,9 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
 
 
 def _azure_refusal(error: Any, place: str | None) -> OSError | None:
-    """Return an error that names the path if Azure refused a request. Return None if a file has changed."""
+    """Return an error that names the path of a request that Azure refused. If Azure refused the request
+    because the file has changed, return None.
+    """
     status = getattr(error, "status_code", None)
     if status == HTTPStatus.PRECONDITION_FAILED:
         return None
@@ -145,8 +147,8 @@ def _endpoint(error: BaseException) -> str:
 
 
 def place_of(arguments: Iterable[Any]) -> str | None:
-    """Return the remote path, or the root of the remote store, among a function's arguments. Return None if
-    the arguments contain a local path or no path.
+    """Find a remote path or a remote store in a function's arguments, and return the path or the store's
+    root. Return None if the arguments contain a local path or no path.
     """
     for argument in arguments:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
@@ -178,24 +180,25 @@ _SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|
 # Matches the names of storage options, headers and query parameters whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
-# These values are keywords of filesystems, and are not secret even in an option with a secret name.
+# Filesystems accept these values as keywords. They are not secret, even in an option whose name matches
+# `_SECRET_NAME`.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
 
 def _user_patterns(ends: str) -> list[re.Pattern[str]]:
-    """Return the patterns of the users and passwords in URLs. In each pattern, the first group matches the
-    text before the user, and the second group matches the user and the password.
+    """Return patterns that match the users and passwords in URLs. In each pattern, the first group matches
+    the text before the user, and the second group matches the user and the password.
 
-    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. A user and
-    a password end at the last `@`, unless the text before the first `/` is a host. The characters in ``ends``
-    end a URL.
+    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. The user
+    and the password end at the last `@` in the URL, or, if the text before the first `/` already names a
+    host, at the last `@` in this text. The characters in ``ends`` end a URL.
     """
     name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
     host = rf"(?:\[[^]/?#@{ends}]*\]|{name})"
-    # In `name:12/34@host`, the name without a dot may be a user, and `12/34` may be a password.
+    # In `name:12/34@host`, `name` has no dot, so it may be a user, and `12/34` a password.
     full_host = rf"(?:\[[^]/?#@{ends}]*\]|localhost|{name}\.{name})"
     patterns = [
-        # AWS keys may contain slashes, but bucket names contain no colon.
+        # AWS keys may contain slashes. A colon marks credentials, because bucket names contain no colon.
         rf"\b((?:s3a?|gs|gcs)://)(?!arn:)({name}:{rest})@",
         rf"\b((?:https?|ftps?|webdavs?)://)(?!{host}[/?#]|{full_host}:\d{{0,5}}[/?#])({rest})@",
         rf"\b((?:sftp|ssh|smb)://)(?!{name}@{host}:\d{{0,5}}[/?#]|{full_host}:\d{{0,5}}[/?#])"
@@ -213,7 +216,7 @@ def _user_patterns(ends: str) -> list[re.Pattern[str]]:
 _USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
 _USER_OF_URL = _user_patterns("\n")
 
-# Matches a URL whose query contains a parameter with a secret name.
+# Matches a URL with a query parameter whose name marks a secret.
 _QUERY = re.compile(
     rf"([a-z][a-z0-9+.-]{{0,15}}://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
     re.IGNORECASE,
@@ -256,7 +259,7 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def hide_secrets(text: str, *places: Any) -> str:
     """Replace the secrets of paths and storage options in a text by ``***``.
 
-    Users and passwords in URLs of the text are always removed. The exceptions of this package never show
+    Users and passwords are always removed from URLs in the text. The exceptions of this package never show
     secrets; use `hide_secrets` for the texts of other packages.
 
     Parameters
@@ -279,9 +282,10 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path and the endpoint, and says what to check.
-    An exception that contains a secret is replaced by an exception without the secret, the cause and the
-    context. If the class of the exception is built-in or belongs to this library, the replacement has the
-    same class. For any other exception, the class of the replacement is the exception's built-in base class.
+    An exception that contains a secret is replaced by an exception without the secret. The replacement has no
+    cause and no context. If the class of the exception is built-in or belongs to this library, the
+    replacement has the same class, and otherwise the nearest built-in base class. If that class is unsuitable
+    (such as Exception), the replacement is a TFRecordError.
     """
 
     @wraps(function)
@@ -291,11 +295,11 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
         except Exception as error:  # an exception of any class may contain a secret
             safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
-                del safe  # a reference from this frame would keep the frames of the exception alive
+                del safe  # this local reference would otherwise keep the frames of the exception alive
                 drop_frames(error)
                 raise
         try:
-            raise safe  # outside of the handler, so that the original exception is not the context of `safe`
+            raise safe  # raise outside the handler: the original exception must not become the context
         finally:
             del safe
 
@@ -426,7 +430,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
                 rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
             else:
                 rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # the constructor of this built-in class takes different arguments
+        except TypeError:  # the constructor of `kind` takes other arguments, so return a TFRecordError
             pass
         else:
             if not _shows(rebuilt, secrets):

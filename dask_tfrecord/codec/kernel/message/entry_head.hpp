@@ -29,8 +29,8 @@ struct HeadMasks {
   uint8_t all[kHeadRoom];       // 0xFF for all bytes of the head
 };
 
-// Which bytes of a head depend on n: all five lengths, or only <entry> and <feature>, after which the head ends, or
-// none, because n is the same in all entries.
+// Which bytes of a head depend on n: all lengths but <name length>, or only <entry> and <feature>, after which the head
+// ends, or none, because n is the same in all entries.
 enum HeadForm : size_t { kWhole, kUpToFeature, kFixed };
 
 // The masks of all heads, by form and size.
