@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import dask
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
+from strides import IS_QUICK
 
 from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.files.record_file import RecordFile
@@ -41,9 +43,26 @@ TENSORFLOW = sys.platform == "linux" and platform.machine() == "x86_64"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "tensorflow: needs TensorFlow, which has no wheel for every platform")
+    config.addinivalue_line("markers", "sampled: if few random examples are wanted, a third of the cases")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _is_in_sample(number: int) -> bool:
+    """Return whether a sample contains a case. All values of two or three inner parameters occur in it."""
+    return (number + number // 3) % 3 == 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IS_QUICK:
+        cases: Counter[str] = Counter()
+        left_out = []
+        for item in items:
+            if item.get_closest_marker("sampled"):
+                test = item.nodeid.partition("[")[0]
+                if not _is_in_sample(cases[test]):
+                    left_out.append(item)
+                cases[test] += 1
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     # Long tests come first, so that no process of pytest-xdist waits for one at the end.
     items.sort(key=lambda item: item.path.parent.name not in SLOW)
     if TENSORFLOW:

@@ -156,6 +156,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("link", "operation"),
     [(link, name) for at, link in enumerate(LINKS) for name in islice(OPERATIONS, at % 2, None, 2)],

@@ -169,6 +169,7 @@ def test_cases_have_every_read_keyword() -> None:
     assert {name for case in EVERYWHERE for name in case.read} == tried
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("surface", "case"),
     [

@@ -208,6 +208,7 @@ randoms = st.randoms(use_true_random=False)
 of_each_type = settings(max_examples=max(10, settings().max_examples // 4))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("leaf", LEAVES + CATEGORIES, ids=str)
 @of_each_type
 @given(data=st.data(), random_=randoms)

@@ -89,6 +89,7 @@ QUERIES: dict[str, tuple[Any, int]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("query", QUERIES)
 def test_fusion_changes_the_number_of_tasks_and_no_result(
     query: str, ddf: Any, few: Any, monkeypatch: pytest.MonkeyPatch

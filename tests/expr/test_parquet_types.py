@@ -86,6 +86,7 @@ def planned(ddf: dd.DataFrame, path: Path) -> Any:
     return lazy.expr.run.columns
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("type_", "values"), TYPES, ids=lambda given: str(given)[:40])
 def test_the_parquet_schema_gives_the_type_that_the_objects_show(
     tmp_path: Path, type_: pa.DataType, values: list[Any], monkeypatch: pytest.MonkeyPatch

@@ -168,6 +168,7 @@ def _refused(payload: bytes) -> bool:
     return False
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_bad_file_raises_with_record_and_offset_or_gives_protobufs_rows(name: str) -> None:
     payloads, is_framed = stored_payloads(name)
@@ -272,6 +273,7 @@ def test_bad_file_passed_over_gives_all_payloads_that_are_intact(name: str) -> N
     assert all(name in str(warning.message) for warning in caught)
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_bad_file_passed_over_gives_protobufs_rows_of_all_messages(name: str) -> None:

@@ -114,6 +114,7 @@ def check_same(folder: Path, options: dict[str, Any]) -> list[Any]:
     return together
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("bad", sorted(FILES.keys() - GOOD - {"other half"}))
 def test_files_together_are_files_one_by_one(tmp_path: Path, bad: str, options: dict[str, Any]) -> None:
@@ -203,6 +204,7 @@ def selected(root: Path, rows: Any, **read: Any) -> Any:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "read",
     [

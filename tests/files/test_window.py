@@ -117,6 +117,7 @@ def ranges(split: Split, blocks: tuple[Block, ...]) -> list[tuple[Split, int, in
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "compression"),
     [

@@ -271,6 +271,7 @@ print(peak_kib() - normal - keyed * table.nbytes // 1024)
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("table", "rows", "compression", "keyed"),
     [

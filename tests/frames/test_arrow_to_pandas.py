@@ -202,6 +202,7 @@ def expected_of(value: pa.Scalar, type_: pa.DataType) -> Any:
     return [expected_of(one, type_) for one in values]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("missing", ["none", "some", "all", "no rows"])
 @pytest.mark.parametrize(
     "form", ["list", "large", "fixed", "list of fixed", "fixed of list", "fixed of fixed"]

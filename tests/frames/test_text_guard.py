@@ -82,6 +82,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("way", "kind"), PAIRS)
 def test_objects_that_dask_made_text_of_are_not_written(tmp_path: Path, way: str, kind: str) -> None:
     values = OBJECTS[kind]

@@ -47,6 +47,7 @@ def named(name: str, column: Column, *, wanted: bool = True) -> list[Column]:
     return [column._replace(name=name)] if wanted else []
 
 
+@pytest.mark.sampled
 @shapes
 @pytest.mark.parametrize("wanted", [True, False])
 def test_an_entry_that_its_message_cuts_off_is_damage_whatever_follows(
@@ -68,6 +69,7 @@ def test_an_entry_that_its_message_cuts_off_is_damage_whatever_follows(
                 assert (records, damage is None) == (3, False)
 
 
+@pytest.mark.sampled
 @shapes
 @pytest.mark.parametrize("wanted", [True, False])
 def test_records_that_end_at_the_end_of_memory_or_next_to_it_are_read(

@@ -50,6 +50,7 @@ def check(payloads: list[bytes], columns: list[Column], known: list[FeatureKey] 
         payloads = payloads[:9] + payloads[expected[1].record + 1 :] if expected[1].record > 8 else []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("payload", [*ACCEPTED.values(), *REFUSED.values()], ids=[*ACCEPTED, *REFUSED])
 def test_an_odd_record_among_many_of_one_layout_disturbs_none(payload: bytes) -> None:
     columns = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]

@@ -266,6 +266,7 @@ def dies(operation: Callable[[str], Any], place: str, replaced: str, instant: in
     return False
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("replaced", ["a", "ab"])
 @pytest.mark.parametrize("operation", [operations.compact, delete_some])
 def test_new_files_whose_sources_another_write_replaced_are_removed(
@@ -356,6 +357,7 @@ def check_statistics(snapshot: Snapshot, frame: pd.DataFrame) -> None:
     assert first == len(frame)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_of_every_kind_are_compacted_and_deleted(tmp_path: Path, kind: str) -> None:
     make, name, is_deleted, filters = KINDS[kind]

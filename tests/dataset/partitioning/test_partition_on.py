@@ -108,6 +108,7 @@ SCALARS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_scalar_type_can_be_a_key(tmp_path: Path, name: str) -> None:
     ddf = dd.from_pandas(every_dtype.frame()[[name]].assign(n=range(every_dtype.ROWS)), npartitions=2)
@@ -355,6 +356,7 @@ def has_python_value(array: pa.Array) -> bool:
         return False
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("type_", "values"), SOURCES, ids=lambda v: str(v)[:30])
 def test_every_key_comes_back_with_the_type_of_the_snapshot_or_of_hive(
     tmp_path: Path, type_: pa.DataType, values: list[Any]

@@ -292,6 +292,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "type_"), OWN_WAYS, ids=[f"{name} {type_}" for name, type_ in OWN_WAYS])
 @pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
 def test_what_pandas_compares_in_its_own_way_is_left_to_pandas(
@@ -371,6 +372,7 @@ def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None
     return None if isinstance(found, Ambiguous) and not found.candidates else found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_comparison_that_is_decided_is_pandas_own(name: str) -> None:
     for field, range_, column in columns(COLUMNS[name]):
@@ -384,6 +386,7 @@ def test_a_comparison_that_is_decided_is_pandas_own(name: str) -> None:
                 assert not wrong, f"{column.dtype} {type(column).__name__} {symbol} {value!r}: {wrong}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_membership_that_is_decided_is_pandas_own(name: str) -> None:
     for field, range_, column in columns(COLUMNS[name]):
@@ -481,6 +484,7 @@ def stored(array: pa.Array) -> list[Any]:
     return [plain(value, type_) for value in array]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_filter_gives_pythons_answer_or_an_error_of_ours(name: str) -> None:
     array = COLUMNS[name]

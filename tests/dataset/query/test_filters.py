@@ -264,6 +264,7 @@ def ambiguous(predicate: Predicate) -> Predicate:
     return Ambiguous((predicate, Not(predicate)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", TYPES)
 @given(data=st.data())
 def test_statistics_as_columns_give_what_each_file_gives(name: str, data: st.DataObject) -> None:
@@ -277,6 +278,7 @@ def test_statistics_as_columns_give_what_each_file_gives(name: str, data: st.Dat
             assert outcomes >= set(predicate.mask(pa.table({"x": array})).to_pylist())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", TYPES)
 @given(data=st.data())
 def test_partition_values_as_columns_give_what_each_file_gives(name: str, data: st.DataObject) -> None:

@@ -104,6 +104,7 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame({"n": range(400), "data": pd.array(data, pd.ArrowDtype(pa.binary()))})
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:.*TensorFlow")
 @pytest.mark.parametrize(
     ("compression", "blocksize"),

@@ -453,6 +453,7 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
 KINDS = [*KEYS, None]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("passes", "kind", "write"),
     [

@@ -193,6 +193,7 @@ def cells() -> Iterator[tuple[str, str, str]]:
         yield from ((last, first, key) for key in "ab" if " or " in cell or (cell == "both") == (key == "a"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("last", "first", "other"), [*cells()])
 def test_what_the_table_says_happens(tmp_path: Path, start: Path, last: str, first: str, other: str) -> None:
     """The later commit changes partition a, and the earlier commit changes partition a or b."""

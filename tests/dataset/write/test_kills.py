@@ -150,6 +150,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("start", "first", "second", "stride"), PAIRS)
 def test_an_operation_that_stops_for_another_loses_no_row(
     tmp_path: Path, interleave: Ask, start: str, first: str, second: str, stride: int
