@@ -287,7 +287,9 @@ def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
 
 
 def _tfmd_domain(item: Field) -> list[str]:
-    """Return the line that declares which values the column's type allows, or an empty list."""
+    """Return a list with the line that declares which values the column's type allows, or an empty list if
+    the type needs no such line.
+    """
     type_ = innermost(item.type)
     if types.is_boolean(type_):
         names = ("false_value", "true_value")

@@ -47,8 +47,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     `count_rows`, `scanner`, `filter` and `get_fragments` work as in `pyarrow.dataset.Dataset`. DuckDB finds a
     `Dataset` by the name of its Python variable, and DataFusion registers a `Dataset` with
     ``register_dataset``. Other engines can read all rows as an Arrow stream (``__arrow_c_stream__``). Methods
-    that Arrow's C++ code implements, such as `join` and `sort_by`, raise. Call `join`, `sort_by` and similar
-    methods on the result of `to_table`.
+    that Arrow implements in C++, such as `join` and `sort_by`, raise an error. Call `join`, `sort_by` and
+    similar methods on the result of `to_table`.
 
     The loaders in `dask_tfrecord.feed` accept a `Dataset` in place of a path.
     """

@@ -1,4 +1,4 @@
-"""Define the decorator of the public functions, which sets their signatures and adapts their errors.
+"""Define the decorator for public functions, which sets their signatures and completes their errors.
 
 The file ``foreign-keywords.yaml`` maps keywords of other tools to keywords of this library.
 """

@@ -25,8 +25,8 @@ from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 # `looks_like` needs this many bytes from the start of a file to distinguish text from binary data.
 LOOK_BYTES = 512
 
-# Maps the first bytes of a file to the name of its format. The map contains the formats of tables, and of
-# other files that downloads, exports and copies may leave among data files.
+# Maps the first bytes of a file to the name of its format. The map contains file formats that downloads,
+# exports and copies may leave among data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",

@@ -27,7 +27,7 @@ from dask_tfrecord.errors import TFRecordError
 
 logger = logging.getLogger(__name__)
 
-# The minimum time in seconds from the start of a job, or from a log line, to the next log line.
+# The minimum time in seconds between two log lines. The first line appears at least as long after the start.
 INTERVAL = 10.0
 
 # The minimum time in seconds between the end of a task and the next log line. Several workers often end their

@@ -177,7 +177,7 @@ def to_tfrecord(
         new data is committed. Readers see either the old or the new data, never both.
 
         An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
-        files that `export` wrote. If the directory contains a visible file of any other kind, an overwrite
+        files that `export` wrote. If the directory contains any visible file besides these, an overwrite
         raises `DestinationError` before anything is computed. An overwrite also raises `DestinationError` if
         the directory is, or contains, the current directory, the home directory or the root of a filesystem.
     keep_versions : bool, optional

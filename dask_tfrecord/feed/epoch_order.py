@@ -493,7 +493,8 @@ class ShuffleStatistics:
 
     @property
     def design_effect(self) -> float:
-        """The worst-case variance of a batch mean, divided by the variance in a uniformly random order.
+        """The largest possible variance of a batch mean, relative to its variance in a uniformly random
+        order.
 
         In the worst case, all rows of a block have the same value, for example in files that are sorted by
         label.

@@ -134,8 +134,8 @@ class SplicedFile:
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
-        """Append a block with the decompressed content ``content``. ``stored`` is the compressed content, or
-        empty if the content must be compressed.
+        """Append a block to the new file. ``content`` is the decompressed content. ``stored`` is the
+        compressed content, or empty if the content must be compressed.
         """
         block = Block(self.bytes, self.content, self.records)
         self._write(stored or self._compressor.compress(content))

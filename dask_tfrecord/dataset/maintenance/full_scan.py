@@ -147,7 +147,7 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Describe how the column file of a data file differs from the records, or return "" if they agree. The
+    """Describe how the column file of a data file differs from the records, or return "" if they agree. This
     function runs in a Dask task.
 
     ``entry`` must describe the present content of the data file.

@@ -1,4 +1,5 @@
-"""Interpret directories of other tools: find the split of each file, and find missing files.
+"""Interpret directories that other tools wrote: find the split (such as "train") of each file, and find
+missing files.
 
 TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``. The name of each TFDS file contains
 the name of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow

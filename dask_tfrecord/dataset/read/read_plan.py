@@ -57,7 +57,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
-# The indices of some splits, as an array or as a slice.
+# Indices that select splits of the plan, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
 
 

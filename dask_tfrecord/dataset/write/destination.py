@@ -113,7 +113,7 @@ def refuse_inside_dataset(store: Store, function: str) -> None:
 def refuse_write_inside(store: Store, mode: Mode) -> None:
     """Raise DestinationError if the directory lies inside another dataset.
 
-    The error suggests a write to the outer dataset.
+    The error advises the user to write to that dataset instead.
     """
     if (parent := parent_dataset(store)) is None:
         return

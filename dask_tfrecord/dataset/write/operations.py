@@ -539,8 +539,8 @@ class Delete(_Rewrite):
         """Leave out the categories that occur only in deleted rows.
 
         If another write has committed since the unused categories were found, new rows may contain these
-        categories. In that case, ordered columns keep all categories. The unused categories are removed from
-        unordered columns, and their lists of categories are marked as incomplete.
+        categories. In that case, ordered columns keep all categories. Unordered categorical columns lose the
+        unused categories, and their remaining categories are marked as an incomplete list.
         """
 
         def used(item: Field) -> Field:

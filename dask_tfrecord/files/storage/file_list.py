@@ -185,7 +185,7 @@ class FileList:
 
     @property
     def partition_columns(self) -> pa.Table:
-        """The values of the partition columns, as a table with the names of the partition columns."""
+        """The values of the partition columns, as a table with one row for each file."""
         start = value_name("")
         names = [name for name in self.rows.column_names if name.startswith(start)]
         return self.rows.select(names).rename_columns([name.removeprefix(start) for name in names])

@@ -124,9 +124,10 @@ class Listing(NamedTuple):
     The root of ``store`` is the first path that the caller passed. The files in ``files`` are in row order.
     ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Directory
     names in ``base`` itself are not partition directories. ``spelled_out`` contains the files that the caller
-    passed by their full names. ``counts`` contains the number of files for each passed path. ``described``
-    contains the directories with a metadata file of TensorFlow Datasets. ``globs`` contains an element for
-    each passed path: the path if it is a glob, "" for a directory, and None for a file.
+    passed by name, not by a glob or a directory. ``counts`` contains the number of files for each passed
+    path. ``described`` contains the directories with a metadata file of TensorFlow Datasets. ``globs``
+    contains an element for each passed path: the path if it is a glob, "" for a directory, and None for a
+    file.
     """
 
     store: Store
