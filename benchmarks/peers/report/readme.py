@@ -28,7 +28,7 @@ THEMES = {
     "dark": {"text": "#e6edf3", OURS: "#4493f8", "parquet": "#848d97", "tensorflow": "#e0873d"},
 }
 TITLES = {OURS: "dask_tfrecord", "parquet": "Dask with Parquet", "tensorflow": "TensorFlow"}
-JOBS = {"write": "Write", "read": "Read all columns", "read few columns": "Read few columns"}
+JOBS = {"write": "Write", "read": "Read all columns", "read few columns": "Few columns"}
 TABLES = {
     "tabular": ("10 columns of", "numbers and text"),
     "recsys": ("lists of ids,", "embeddings"),
