@@ -6,11 +6,11 @@ the tables.
 
 import logging
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -188,7 +188,7 @@ class Writer:
             self._appender.plan = self._planned(self._snapshot)
         self._rounded: set[str] = set()  # The columns for which a rounding warning was issued.
         # The time of the last commit, measured by a clock that never goes back.
-        self._start = time.monotonic()
+        self._start = monotonic()
         self._has_failed = False  # True if the last call of `write` added rows and then raised an error.
         self._lock = threading.RLock()
         self._is_closed = False
@@ -428,7 +428,7 @@ class Writer:
             return False
         kind, limit = self._limit
         if kind == "seconds":
-            return time.monotonic() - self._start >= limit
+            return monotonic() - self._start >= limit
         return (appender.rows if kind == "rows" else appender.bytes) >= limit
 
     def _commit(self) -> None:
@@ -438,7 +438,7 @@ class Writer:
         with self._closed_by_final_errors():
             appender.commit()
         self._has_failed = False
-        self._start = time.monotonic()
+        self._start = monotonic()
 
     @contextmanager
     def _closed_by_final_errors(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Shared by all tests: the hypothesis profile, the files of other writers, places to write to."""
 
+import faulthandler
 import os
 import platform
 import sys
@@ -13,7 +14,7 @@ import dask
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
-from strides import IS_QUICK
+from strides import IS_FULL, IS_QUICK
 
 from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.files.record_file import RecordFile
@@ -37,6 +38,13 @@ settings.load_profile("repeatable")
 # The directories whose single tests take longest.
 SLOW = ("cli", "stores")
 
+# The seconds after which a test has hung, with its fixtures. The whole suite takes half of this time on two
+# cores, except the sweeps over all faults and kills.
+LIMIT = float(os.environ.get("DASK_TFRECORD_TEST_SECONDS", "14400" if IS_FULL else "1200"))
+
+# The stderr of this process, as a file descriptor. While a test runs, pytest captures what is written to 2.
+STDERR = pytest.StashKey[int]()
+
 # The platforms for which tensorflow-cpu has a wheel; the `test` extra installs it only there.
 TENSORFLOW = sys.platform == "linux" and platform.machine() == "x86_64"
 
@@ -44,6 +52,31 @@ TENSORFLOW = sys.platform == "linux" and platform.machine() == "x86_64"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "tensorflow: needs TensorFlow, which has no wheel for every platform")
     config.addinivalue_line("markers", "sampled: if few random examples are wanted, a third of the cases")
+    config.addinivalue_line("markers", "seconds(more): the test runs for this time, if nothing hangs")
+    config.stash[STDERR] = os.dup(2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """If the test hangs, print the stacks of all threads, and end the process.
+
+    With pytest-xdist, the test then fails, and a new process runs the other tests. The watchdog of
+    `faulthandler` is a thread of C: it needs no lock that a hanging thread of Python may hold.
+    """
+    more = sum(mark.args[0] for mark in item.iter_markers("seconds"))
+    faulthandler.dump_traceback_later(LIMIT + more, file=item.config.stash[STDERR], exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_enter_pdb() -> None:
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _is_in_sample(number: int) -> bool:

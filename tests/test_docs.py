@@ -10,7 +10,6 @@ import os
 import pkgutil
 import re
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -137,7 +136,7 @@ def test_both_commands_of_the_readme_stand_alone() -> None:
 
 
 def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])  # the benchmarks are not installed
+    monkeypatch.syspath_prepend(ROOT)  # the benchmarks are not installed
     from benchmarks.peers import report
     from benchmarks.peers.report import feeds, files, formats, readme
 

@@ -6,7 +6,6 @@ Modules: collection.writer, dataset.write.transaction, collection.scheduler, cli
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,8 +127,8 @@ def test_the_log_of_a_worker_shows_the_whole_message_of_an_error(tmp_path: Path,
 def test_nothing_is_printed_unless_the_application_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Without a handler, Python prints warnings and errors to stderr.
-    monkeypatch.setattr(logging.root, "handlers", [])
+    # Without a handler, Python prints warnings and errors to stderr. pytest's handlers are those of the root.
+    monkeypatch.setattr(logging.getLogger("dask_tfrecord"), "propagate", False)
     with pytest.raises(SchemaError):
         to_tfrecord(dd.from_dict({"n": [[1, None]]}, npartitions=1), tmp_path)
     assert capsys.readouterr().err == ""
@@ -269,7 +268,7 @@ def test_the_first_line_comes_after_ten_seconds_and_counts_tasks_that_end_togeth
             waiting.append((now + self.delay, self.function))
 
     monkeypatch.setattr(progress, "Timer", Waiting)
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
 
     def log() -> str:
         nonlocal now

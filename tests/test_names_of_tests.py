@@ -1,12 +1,21 @@
-"""The test of a module is found by the module's name, and the test of a keyword by the keyword.
+"""Rules of the tests: their names lead to modules and keywords, and no test harms another or hangs.
 
 Modules: arguments, collection.writer, collection.reader.
 """
 
 import ast
+import importlib
 import inspect
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
 
 import dask_tfrecord
 
@@ -66,3 +75,138 @@ def test_a_search_for_a_keyword_of_a_public_function_finds_a_test() -> None:
 def test_names_of_tests_have_the_words_of_the_glossary() -> None:
     wrong = [name for name in NAMES if {*re.split(r"[_ .]", name)} & OTHER_WORDS.keys()]
     assert wrong == [], OTHER_WORDS
+
+
+# The functions that change an attribute of their first argument.
+CHANGING = {"setattr", "delattr", "patch", "object", "multiple"}
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    """Map each name that a file imports to the full name of the imported object."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.asname or one.name.partition(".")[0]: one.name for one in node.names if one.asname}
+            found |= {(top := one.name.partition(".")[0]): top for one in node.names if not one.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    return found
+
+
+def _changed_owners(tree: ast.Module) -> Iterator[str]:
+    """The full names of the objects whose attributes a file changes. Local variables are left out."""
+    imports = _imports(tree)
+
+    def full_name(node: ast.expr) -> str:
+        name, _, rest = ast.unparse(node).partition(".")
+        return f"{imports[name]}.{rest}".rstrip(".") if name in imports and "(" not in rest else ""
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.Delete):
+            yield from (full_name(one.value) for one in node.targets if isinstance(one, ast.Attribute))
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            yield full_name(node.target.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in CHANGING:
+            function = ast.unparse(node.func).rpartition(".")[2]
+            keyword = [one.value for one in node.keywords if one.arg == "target"]
+            for target in [*node.args[:1], *keyword]:
+                if not (isinstance(target, ast.Constant) and isinstance(target.value, str)):
+                    yield full_name(target)
+                else:  # "module.name", but patch.multiple("module", name=...)
+                    yield target.value if function == "multiple" else target.value.rpartition(".")[0]
+
+
+def _is_standard(name: str) -> bool:
+    """Return whether a full name is that of a module or class of the standard library.
+
+    A module of the package that imports ``time`` has the attribute ``time``, which is the same module.
+    """
+    top, *rest = name.split(".")
+    if top in sys.stdlib_module_names:
+        return True
+    if not name.startswith("dask_tfrecord."):
+        return any(one in sys.stdlib_module_names for one in rest)
+    found: Any = dask_tfrecord
+    for part in rest:
+        try:
+            found = getattr(found, part, None) or importlib.import_module(f"{found.__name__}.{part}")
+        except (AttributeError, ImportError):
+            return False
+    made_in = found.__name__ if isinstance(found, ModuleType) else getattr(found, "__module__", None)
+    return str(made_in).partition(".")[0] in sys.stdlib_module_names
+
+
+def test_no_test_changes_the_standard_library_for_its_process() -> None:
+    """Servers and clusters of other tests run in this process. Replace a name in the module under test."""
+    trees = {path: ast.parse(path.read_text()) for path in TESTS.rglob("*.py")}
+    found = {path: [*filter(_is_standard, _changed_owners(tree))] for path, tree in trees.items()}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'monkeypatch.setattr(time, "monotonic", None)',
+        'monkeypatch.setattr("time.time", None)',
+        'monkeypatch.setattr(target=t, name="time", value=None)',
+        'monkeypatch.setattr(row_writer.threading, "RLock", None)',
+        'monkeypatch.setattr("dask_tfrecord.files.storage.store.os.replace", None)',
+        'monkeypatch.setattr(scheduler.Timer, "start", None)',
+        'monkeypatch.delattr(Thread, "join")',
+        'patch.object(threading.Thread, "join")',
+        'mock.patch("os.replace")',
+        'patch.multiple("os", replace=None)',
+        'setattr(dt.datetime, "now", None)',
+        "time.time = None",
+        "del time.time",
+        "s3fs.core.asyncio.sleep = None",
+    ],
+)
+def test_a_change_of_the_standard_library_is_found(change: str) -> None:
+    imports = """
+import datetime as dt, s3fs, threading, time, time as t
+from threading import Thread
+from dask_tfrecord import row_writer
+from dask_tfrecord.collection import scheduler
+"""
+    assert any(map(_is_standard, _changed_owners(ast.parse(imports + change))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'monkeypatch.setattr(row_writer, "monotonic", None)',
+        'monkeypatch.setattr("dask_tfrecord.table_operations.datetime", None)',
+        'patch.object(scheduler.Progress, "_log")',
+    ],
+)
+def test_a_name_of_the_package_may_be_replaced(change: str) -> None:
+    imports = "from dask_tfrecord import row_writer\nfrom dask_tfrecord.collection import scheduler\n"
+    assert not any(map(_is_standard, _changed_owners(ast.parse(imports + change))))
+
+
+HANGING = """
+import threading
+
+def wait_for_ever():
+    threading.Event().wait()
+
+def test_hangs():
+    thread = threading.Thread(target=wait_for_ever, daemon=True)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_a_test_that_hangs_fails_and_prints_the_stacks_of_all_threads(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(HANGING)
+    (tmp_path / "pytest.ini").touch()
+    paths = os.pathsep.join(map(str, (TESTS, TESTS / "helpers")))
+    environment = {"PYTHONPATH": paths, "DASK_TFRECORD_TEST_SECONDS": "1", "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = {**os.environ, **environment}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "Timeout (0:00:01)!" in ended.stderr
+    assert "in wait_for_ever" in ended.stderr
+    assert "in test_hangs" in ended.stderr

@@ -7,13 +7,13 @@ this process. Workers of a `distributed` cluster send each report, without the r
 
 import logging
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from threading import Timer
+from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary, finalize
@@ -112,7 +112,7 @@ class Progress:
 
     def restart(self) -> None:
         """Restart the clock, and forget all tasks that have ended."""
-        self._start = self._logged = time.monotonic()
+        self._start = self._logged = monotonic()
         self._last = Report(self._job, 0, 0, 0, 0, 0, 0)
         self._last_end = self._start
 
@@ -144,7 +144,7 @@ class Progress:
         Errors are ignored, because logging must not make a job fail.
         """
         with suppress(Exception):
-            now = time.monotonic()
+            now = monotonic()
             if report.step > self._last.step:
                 self._step_start = self._last_end
                 self._done: set[int] = set()
@@ -166,7 +166,7 @@ class Progress:
 
     def _log(self) -> None:
         with suppress(Exception):
-            self._logged = time.monotonic()
+            self._logged = monotonic()
             logger.info("%s: %s", self._title, self._describe(self._logged))
         self._timer = None
 

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -159,14 +160,17 @@ def test_threads_end_for_an_iterator_that_is_gone_which_does_not_wait(dataset: s
     """A wait would never end if Python drops the iterator while the same thread starts another thread."""
     batches = iter_batches(dataset, 10, prefetch=3)
     next(batches)
-    with patch.object(threading.Thread, "join", side_effect=AssertionError("the iterator waits")):
+    with ExitStack() as stack:
+        threads = [one for one in threading.enumerate() if one.name.startswith("dask_tfrecord-read")]
+        for thread in threads:
+            waits = patch.object(thread, "join", side_effect=AssertionError("the iterator waits"))
+            stack.enter_context(waits)
         if how == "closed":
             batches.close()
             assert list(batches) == []
         del batches
-    for thread in threading.enumerate():
-        if thread.name.startswith("dask_tfrecord-read"):
-            thread.join()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def _rank(rank: int, world: int, dataset: str, results: Any, port: int) -> None:
 
     import torch.distributed as dist
 
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"})
     batches = TFRecordBatches(
         dataset, 64, ["id"], shuffle=True, seed=3, uneven="keep"
     )  # before the rank is known

@@ -41,7 +41,7 @@ def growth(script: str, folder: Path, *arguments: str) -> int:
 
 def _run(script: str, folder: Path, arguments: tuple[str, ...], sender: Connection) -> None:
     os.chdir(folder)
-    sys.argv = ["-c", *arguments]
+    sys.argv[:] = ["-c", *arguments]
     printed, error = io.StringIO(), ""
     try:
         with redirect_stdout(printed):

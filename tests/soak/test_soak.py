@@ -60,6 +60,7 @@ def store(
         yield "s3://soak/data", environment | {"AWS_EC2_METADATA_DISABLED": "true"}
 
 
+@pytest.mark.seconds(60 * float(MINUTES or 0))
 @pytest.mark.skipif(MINUTES is None, reason="DASK_TFRECORD_SOAK_MINUTES says how long this test runs")
 def test_no_row_is_lost_while_processes_are_killed(
     store: tuple[str, Mapping[str, str]], caplog: pytest.LogCaptureFixture

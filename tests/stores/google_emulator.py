@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from socketserver import BaseServer
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -27,10 +26,11 @@ def emulator() -> Iterator[str]:
         patch.multiple(objects, **{name: _checked(getattr(objects, name)) for name in _UPLOADS}),
         patch.dict(uploads, {server.DELETE: _give_up}),
         patch.object(Storage, "_write_config_to_file"),  # of all objects, at every change; nothing reads it
-        patch.object(BaseServer, "handle_error"),  # otherwise the server prints every closed connection
         server.create_server("127.0.0.1", 0, in_memory=True) as running,
     ):
-        yield f"http://127.0.0.1:{running._api._httpd.server_port}"
+        http = running._api._httpd
+        with patch.object(http, "handle_error"):  # otherwise the server prints every closed connection
+            yield f"http://127.0.0.1:{http.server_port}"
 
 
 def _checked(upload: Callable[..., Any]) -> Callable[..., Any]:

@@ -413,9 +413,11 @@ class LocalStore(RenamingStore):
         file.flush()
         os.fsync(file.fileno())
 
+    _link = staticmethod(os.link)
+
     def _move_new(self, source: str, target: str) -> bool:
         try:
-            os.link(source, target)
+            self._link(source, target)
         except FileExistsError:
             raise
         except OSError:  # the filesystem does not support hard links
