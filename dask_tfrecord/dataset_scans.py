@@ -15,7 +15,7 @@ from dask_tfrecord.collection.requests import plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_path
-from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
+from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
@@ -48,6 +48,7 @@ from dask_tfrecord.files.storage.listing import (
 )
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.tfds import INFO
 
 
 def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequence[str] | None) -> Snapshot:
@@ -112,6 +113,8 @@ def _described(
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
+        if isinstance(error, CorruptRecordError):  # a file is missing, and a snapshot would hide that
+            raise error.replaced(remedies=()) from None
         # A snapshot lists the files of all splits, so suggest only the remedy that reads all splits.
         every = [one for one in error.remedies if one.value == ALL]
         raise error.replaced(advice=None, remedies=every) from None
@@ -149,8 +152,11 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
     schema, reason_for_bytes = full_scan.sampled_schema(store, files, read.get("record_type", "infer"))
     reports = _verify_files(store, files, schema.record_type)
+    splits = find_splits(listing)
+    missing = [] if splits is None else [*splits.missing.values()]
+    reports += [full_scan.unreadable(f"the file is missing, but {INFO} lists it") for _ in missing]
     return _report_frame(
-        store.public_paths(files.paths),
+        store.public_paths([*files.paths, *missing]),
         reports,
         schema,
         [None] * len(reports),

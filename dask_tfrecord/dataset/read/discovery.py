@@ -60,6 +60,7 @@ from dask_tfrecord.files.storage.listing import (
     PathLike,
     as_paths,
     list_files,
+    nothing_at,
     with_trailing_slash,
 )
 from dask_tfrecord.files.storage.paths import parent_of
@@ -126,10 +127,13 @@ def _discover_by_listing(
 ) -> ReadPlan:
     """List the files. Sample the records to infer the types of columns for which no type is requested."""
     requested = request.requested
-    listing = list_files(paths, request.storage_options, request.filesystem)
-    listing = committed_files(listing, use_snapshot=request.use_snapshot)
+    listing = list_files(paths, request.storage_options, request.filesystem, may_lack_files=True)
+    if len(listing.files):
+        listing = committed_files(listing, use_snapshot=request.use_snapshot)
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
+    if not len(listing.files):
+        raise nothing_at(listing.store, "no visible files to read here")
     is_checked = chosen.mask
     if chosen.records is not None:  # a TFDS description that contains record counts lists all files
         is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
@@ -229,7 +233,7 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
     if known is None:
         directories = {parent_of(store.join("x")), *map(parent_of, files.paths)}
         listing = listing._replace(described=described_directories(store, directories))
-    mask, names, *_ = choose_files(listing, known, request.split)
+    mask, names, *_ = choose_files(listing, known, request.split, expects_all=False)
     values = {name: column.filter(mask) for name, column in found.partition_values.items()}
     if known is None:
         values = _with_split(values, names, request)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec.utils import glob_translate
 
-from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError, warn_caller
+from dask_tfrecord.errors import CorruptRecordError, Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import expand_braces, glob_start, name_of, parent_of, unquoted_path
@@ -233,6 +233,9 @@ _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 # Matches a path up to the last directory that is named like a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
+# Matches a path up to the last directory with the name of a split that many tools use.
+_NAMED = re.compile(r"(?:.*/|)(train|test|eval|val|valid|validation|dev)/")
+
 _THREADS = 16
 _MOST_NAMES = 8
 
@@ -244,7 +247,8 @@ class FoundSplits:
     For each file, ``names`` contains the name of the split, ``roots`` the directory of the dataset, and
     ``records`` the record count in the dataset's description. Each split, directory and record count may be
     None. ``missing`` maps each incomplete split to the first file that a description lists but that does not
-    exist. ``descriptions`` maps each directory that TFDS describes to the splits of the directory.
+    exist. ``descriptions`` maps each directory that TFDS describes to the splits of the directory. If
+    ``is_guessed`` is True, only plain directory names, such as "train", tell which files are a split.
     """
 
     listing: Listing
@@ -253,6 +257,7 @@ class FoundSplits:
     records: list[int | None]
     missing: dict[str, str]
     descriptions: dict[str, tuple[SplitDescription, ...]]
+    is_guessed: bool = False
 
     @property
     def is_whole_dataset(self) -> bool:
@@ -307,14 +312,36 @@ class FoundSplits:
             if len(counts) > 1:
                 raise self._mixture(counts)
 
+    def warn_of_mixture(self) -> None:
+        """Warn if one of the paths leads to several directories that are named like splits."""
+        for group in self._groups:
+            counts = Counter(self.names[group])
+            if len(counts) > 1:
+                known = ", ".join(repr(f"{name}/") for name in sorted(filter(None, counts)))
+                outside = ", and files outside of them" if counts[None] else ""
+                problem = (
+                    f"{self.listing.store.public()}: the rows of the directories {known}{outside} are mixed"
+                )
+                one = "train" if "train" in counts else min(filter(None, counts))
+                remedies = [
+                    Remedy(SPLIT, one, "read one of the directories"),
+                    Remedy(SPLIT, ALL, f"read all rows with a column {SPLIT!r}"),
+                ]
+                warn_caller(RemedyWarning(problem, remedies))
+                return
+
     def check_complete(self, chosen: Iterable[str | None]) -> None:
         """Raise CorruptRecordError if files of a chosen split are missing."""
         for name in chosen:
             if name in self.missing:
                 glob = self._glob(name)
                 problem = f"the file is missing, but {INFO} lists it as a file of the split {name!r}"
-                advice = f'restore the file, or read the files that exist as "{glob}"' if glob else None
-                raise CorruptRecordError(problem, advice, path=self.listing.store.public(self.missing[name]))
+                advice = "restore the file" + (f', or read the files that exist as "{glob}"' if glob else "")
+                others = sorted({one for one in self.names if one is not None} - self.missing.keys())
+                one = others[0] if len(others) == 1 else others
+                remedies = [Remedy(SPLIT, one, "read only the splits without missing files")] * bool(others)
+                path = self.listing.store.public(self.missing[name])
+                raise CorruptRecordError(problem, advice, path=path, remedies=remedies)
 
     @property
     def _groups(self) -> list[slice]:
@@ -350,11 +377,13 @@ class FoundSplits:
 
 
 def find_splits(listing: Listing) -> FoundSplits | None:
-    """Find the splits of listed files. If no directory has the layout of TFDS or TFX, return None."""
+    """Find the splits of listed files. If no directory has the layout of TFDS or TFX, or the name of a split,
+    return None.
+    """
     store, paths = listing.store, list(map(unquoted_path, listing.files.paths))
     described = listing.described | _described_by_names(store, listing, paths)
     if not described and not any("/Split-" in path for path in paths):
-        return None
+        return _splits_of_names(listing, paths)
     descriptions = {unquoted_path(one): read_descriptions(store, one) for one in sorted(described)}
     splits = [_split_of(path, descriptions) for path in paths]
     shards = {
@@ -374,7 +403,24 @@ def find_splits(listing: Listing) -> FoundSplits | None:
     }
     names, roots = [name for name, _ in splits], [root for _, root in splits]
     records = [shards.get(path) for path in paths]
-    return FoundSplits(listing, names, roots, records, missing, descriptions) if any(roots) else None
+    found = FoundSplits(listing, names, roots, records, missing, descriptions)
+    return found if any(roots) or missing else _splits_of_names(listing, paths)
+
+
+def _splits_of_names(listing: Listing, paths: Sequence[str]) -> FoundSplits | None:
+    """Take directories such as ``train`` for splits. Return None if there is no such directory.
+
+    The search starts below the directory that the caller passed, or below the common directory of the files.
+    """
+    names: list[str | None] = []
+    for start, stop in pairwise(accumulate(listing.counts, initial=0)):
+        group = paths[start:stop]
+        base = unquoted_path(listing.base).rstrip("/") or (commonpath(map(parent_of, group)) if group else "")
+        matches = (_NAMED.match(path[len(base) :]) for path in group)
+        names += [match and match[1] for match in matches]
+    nothing: list[Any] = [None] * len(names)
+    found = FoundSplits(listing, names, nothing, nothing, {}, {}, is_guessed=True)
+    return found if any(names) else None
 
 
 def _split_of(
@@ -474,18 +520,21 @@ class ChosenFiles(NamedTuple):
     description: str | None = None
 
 
-def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits) -> ChosenFiles:
+def choose_files(
+    listing: Listing, known: pa.Array | None, wanted: WantedSplits, *, expects_all: bool = True
+) -> ChosenFiles:
     """Choose the files of the requested splits.
 
     ``known`` contains the value of the partition column ``split`` for each file. If ``known`` is None, the
     layout of the directories determines the splits. If ``wanted`` is None, choose all files. For a directory
     with a complete dataset, ``wanted=None`` means "all". For all other paths, ``wanted=None`` raises an error
-    if the layout has several splits. Warn about files in a TFDS directory that are not read because the
-    description does not list them.
+    if the layout has several splits, and warns if plain directory names such as "train" are the only sign of
+    splits. Warn about files in a TFDS directory that are not read because the description does not list them.
 
     Raise TFRecordError if one path leads to several datasets, or if ``wanted`` names an unknown split. Raise
     TFRecordError if ``wanted`` is None and one path leads to several splits. Raise CorruptRecordError if the
-    dataset's description lists a file of a chosen split that does not exist.
+    dataset's description lists a file of a chosen split that does not exist. If ``expects_all`` is True, the
+    choice of all splits includes the splits without any existing file.
     """
     found = find_splits(listing)
     is_read = np.ones(len(listing.files), bool)
@@ -498,13 +547,18 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
     elif found is not None:
         names = found.names
         is_mixed = any(name is None for name, is_one in zip(names, is_read, strict=True) if is_one)
-        if wanted is None and found.is_whole_dataset and not is_mixed:
+        if wanted is None and found.is_guessed:
+            found.warn_of_mixture()
+        elif wanted is None and found.is_whole_dataset and not is_mixed:
             wanted = ALL
         elif wanted is None:
             found.check_one_split()
     chosen = {name for name, is_one in zip(names, is_read, strict=True) if is_one}
-    available = sorted(name for name in chosen if name is not None)
-    if wanted is not None and not (wanted == ALL and available):
+    lost = found.missing.keys() if found is not None and expects_all else set()
+    available = sorted({name for name in chosen if name is not None} | lost)
+    if wanted is None or (wanted == ALL and available):
+        chosen |= lost
+    else:
         chosen = {wanted} if isinstance(wanted, str) else {*wanted}
         if not chosen.issubset(available):
             raise _unknown_split(listing, wanted, available)
@@ -513,5 +567,5 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
     of_files = None if is_one else pa.array(names, pa.string()).filter(mask)
     if found is None:
         return ChosenFiles(mask, of_files)
-    found.check_complete(name for name in names if name in chosen)
+    found.check_complete(name for name in (*names, *found.missing) if name in chosen)
     return ChosenFiles(mask, of_files, pa.array(found.records, pa.int64()).filter(mask), found.description)

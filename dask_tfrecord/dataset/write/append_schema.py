@@ -108,6 +108,7 @@ def _check_one_split(store: Store) -> None:
     found = find_splits(listing_of(store))
     if found is not None:
         found.check_one_dataset()
+        found.check_complete(sorted(found.missing))
         try:
             found.check_one_split()
         except TFRecordError as error:

@@ -158,6 +158,8 @@ def list_files(
     paths: PathLike | Sequence[PathLike],
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
+    *,
+    may_lack_files: bool = False,
 ) -> Listing:
     """List the visible files that paths on one filesystem specify.
 
@@ -167,7 +169,8 @@ def list_files(
     A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not
     hidden.
 
-    Raise FileNotFoundError if a path specifies no file. Raise TFRecordError for paths on different
+    Raise FileNotFoundError if a path specifies no file. If ``may_lack_files`` is True, a directory with a
+    metadata file of TensorFlow Datasets needs no other file. Raise TFRecordError for paths on different
     filesystems, and for an empty list.
     """
     wanted = as_paths(paths)
@@ -175,7 +178,7 @@ def list_files(
     stripped = list(_without_protocol(store, wanted, storage_options, filesystem))
     matches = _expand_all(store, stripped)
     for path, match in zip(stripped, matches, strict=True):
-        if not match.infos:
+        if not match.infos and not (may_lack_files and match.described):
             start = glob_start(path)
             root = path if start == len(path) else parent_of(path[:start])
             reason = _NOTHING.get(match.kind, "no visible files to read here")

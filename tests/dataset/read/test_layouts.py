@@ -253,6 +253,114 @@ def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: str
     assert len(read_tfrecord(glob)) == 1
 
 
+@pytest.mark.parametrize("lengths", [["2"], ["2", "1"]])
+@pytest.mark.parametrize(
+    "use",
+    [
+        read_tfrecord,
+        lambda path: read_tfrecord(path, split="all"),
+        lambda path: read_tfrecord(path, split="train"),
+        lambda path: read_tfrecord(path, split=["train", "test"]),
+        lambda path: read_tfrecord([path]),
+        lambda path: read_tfrecord(path / "*"),
+        lambda path: read_tfrecord(path.parent),
+        lambda path: open_dataset(path).count_rows(),
+        lambda path: open_dataset(path).add_snapshot(),
+        lambda path: RecordTable(path),
+        lambda path: next(iter_batches(path, 9)),
+        lambda path: to_tfrecord(pa.table({"n": [1]}), path, append=True),
+    ],
+)
+def test_a_split_without_any_file_raises_and_the_others_are_read_by_name(
+    tmp_path: Path, lengths: list[str], use: Any
+) -> None:
+    path = tmp_path / "x" / "1.0.0"
+    fill(path, {shard("test"): ONE * 3})
+    describe(path, {"name": "train", "shardLengths": lengths}, {"name": "test", "shardLengths": ["3"]})
+    with pytest.raises(
+        dask_tfrecord.CorruptRecordError, match="lists it as a file of the split 'train'"
+    ) as caught:
+        use(path)
+    assert caught.value.path == str(path / shard("train", 0, len(lengths)))
+    remedies = (*caught.value.remedies, *caught.value.other_remedies)
+    assert [remedy.value for remedy in remedies] == ["test"] * len(remedies)
+    assert rows(path, split="test") == {None: [1, 1, 1]}
+    assert rows(path, split=["test"]) == {"test": [1, 1, 1]}
+
+
+def test_verify_reports_a_split_without_any_file(tmp_path: Path) -> None:
+    fill(tmp_path, {shard("test"): ONE})
+    describe(tmp_path, {"name": "train", "shardLengths": ["2"]}, {"name": "test", "shardLengths": ["1"]})
+    report = open_dataset(tmp_path).verify()
+    assert report["path"].tolist() == [str(tmp_path / shard(one)) for one in ("test", "train")]
+    assert report["damaged"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("others", [{}, {"label.labels.txt": b"cat\ndog\n"}])
+@pytest.mark.parametrize("keywords", [{}, {"split": "train"}, {"split": "all"}])
+def test_a_description_without_any_data_file_names_a_missing_file(
+    tmp_path: Path, others: dict[str, bytes], keywords: dict[str, Any]
+) -> None:
+    fill(tmp_path, {"features.json": b"{}", **others})
+    if not others:
+        with pytest.raises(FileNotFoundError, match="no visible files to read here"):
+            read_tfrecord(tmp_path)
+    describe(tmp_path, {"name": "train", "shardLengths": ["2"]}, {"name": "none", "shardLengths": []})
+    with pytest.raises(dask_tfrecord.CorruptRecordError, match="is missing, but dataset_info") as caught:
+        read_tfrecord(tmp_path, **keywords)
+    assert caught.value.path == str(tmp_path / shard("train"))
+    assert not caught.value.remedies
+
+
+MIXED = "the rows of the directories 'eval/', 'train/'.* are mixed"
+
+
+@pytest.mark.parametrize("path", ["examples", "examples/8", "examples/*", "examples/8/*/*", ["examples"]])
+def test_directories_named_like_splits_are_chosen_and_never_mixed_in_silence(
+    tmp_path: Path, path: Any
+) -> None:
+    fill(tmp_path / "examples/8", {"train/a.tfrecord": ONE * 2, "eval/a.tfrecord": ONE})
+    path = [str(tmp_path / name) for name in path] if isinstance(path, list) else str(tmp_path / path)
+    with pytest.warns(UserWarning, match=MIXED) as caught:
+        assert rows(path) == {None: [1, 1, 1]}
+    [one, every] = caught[0].message.remedies  # type: ignore[union-attr]
+    assert rows(path, split=one.value) == {None: [1, 1]}
+    assert rows(path, split=every.value) == {"eval": [1], "train": [1, 1]}
+    assert rows(path, split=["eval"]) == {"eval": [1]}
+    with pytest.raises(TFRecordError, match="splits are: 'eval', 'train'"):
+        read_tfrecord(path, split="test")
+
+
+@pytest.mark.parametrize("name", ["train", "test", "eval", "val", "valid", "validation", "dev"])
+def test_one_directory_named_like_a_split_causes_no_warning(tmp_path: Path, name: str) -> None:
+    fill(tmp_path / "a" / name, {"a.tfrecord": ONE})
+    assert rows(tmp_path) == rows(tmp_path, split=name) == {None: [1]}
+    assert rows([tmp_path / "a" / name]) == {None: [1]}
+    with pytest.raises(TFRecordError, match="not divided into splits; pass split=None"):
+        read_tfrecord(tmp_path / "a" / name, split=name)
+
+
+def test_files_beside_directories_named_like_splits_belong_to_no_split(tmp_path: Path) -> None:
+    fill(tmp_path, {"train/a.tfrecord": ONE, "eval/b.tfrecord": ONE, "more.tfrecord": ONE})
+    with pytest.warns(UserWarning, match=MIXED):
+        assert len(read_tfrecord(tmp_path)) == 3
+    assert read_tfrecord(tmp_path, split="all").compute()["split"].isna().sum() == 1
+    assert rows(tmp_path, split="train") == {None: [1]}
+    assert len(read_tfrecord([tmp_path / "train", tmp_path / "eval"])) == 2  # asked for by name
+    with pytest.raises(TFRecordError, match=r'split="all"\)\.add_snapshot\(\) first'):
+        to_tfrecord(pa.table({"n": [2]}), tmp_path, append=True)
+    open_dataset(tmp_path, split="all").add_snapshot()
+    assert rows(tmp_path, split="eval") == {None: [1]}
+
+
+def test_a_feature_named_split_beside_directories_named_like_splits(tmp_path: Path) -> None:
+    one = oracle.features_file([{"split": ("int64", [7]), "n": ("int64", [1])}])
+    fill(tmp_path, {"train/a.tfrecord": one, "eval/a.tfrecord": one})
+    with pytest.warns(UserWarning, match=MIXED):
+        assert read_tfrecord(tmp_path).compute()["split"].tolist() == [7, 7]
+    assert read_tfrecord(tmp_path, split="train").compute()["split"].tolist() == [7]
+
+
 def test_a_feature_with_the_name_of_the_column_is_not_hidden(tmp_path: Path) -> None:
     one = oracle.features_file([{"split": ("int64", [7])}])
     fill(tmp_path, {shard("train"): one, shard("test"): one, "features.json": b"{}"})
