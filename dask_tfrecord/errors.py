@@ -30,7 +30,14 @@ OPEN = "open_dataset"
 
 # Maps the name of each function that an error may mention to the keywords that the function accepts. The
 # decorator `public_function` fills in the keywords.
-KEYWORDS: dict[str, Collection[str]] = {READ: (), OPEN: (), "to_tfrecord": (), "Writer": ()}
+KEYWORDS: dict[str, Collection[str]] = {
+    READ: (),
+    OPEN: (),
+    "to_tfrecord": (),
+    "Writer": (),
+    "Dataset.to_dask": (),
+    "Dataset.batches": (),
+}
 
 
 class Remedy(NamedTuple):

@@ -4,7 +4,8 @@ The file ``foreign-keywords.yaml`` maps keywords of other tools to keywords of t
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -28,6 +29,9 @@ SHARED_PARAMETERS: dict[str, Parameter] = {}
 # The options that the keywords `read_options` and `write_options` accept, each with its default. The classes
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
+
+# The options that ``write_options=`` of a `Writer` accepts. The class `FileOption` declares them.
+WRITER_OPTIONS: list[str] = []
 
 # The function name in errors that are raised while a Dask collection is computed.
 _COLLECTION = "compute"
@@ -150,6 +154,30 @@ def _expanded(given: Signature) -> Signature:
 _SIMPLE = (str, int, float)
 _LONGEST = 60
 
+# How similar a misspelt keyword must be to the keyword that an error suggests.
+_SIMILARITY = 0.75
+
+# Maps functions to the kind of function by which foreign-keywords.yaml distinguishes advice.
+_KINDS = {
+    READ: "frame",
+    "Dataset.to_dask": "frame",
+    OPEN: "dataset",
+    "iter_batches": "batches",
+    "Dataset.batches": "batches",
+    "to_tfrecord": "write",
+    "Writer": "writer",
+}
+
+# Maps a function to other functions that may accept a keyword in its place, and to the advice to call them.
+_OTHERS = {
+    READ: {"Dataset.batches": "call dask_tfrecord.open_dataset(path).batches({})"},
+    OPEN: {
+        "Dataset.to_dask": "call .to_dask({}) of the result",
+        "Dataset.batches": "call .batches({}) of the result",
+    },
+    "Dataset": {OPEN: "pass {} to open_dataset"},
+}
+
 
 @dataclass(frozen=True)
 class ForeignKeyword:
@@ -159,6 +187,7 @@ class ForeignKeyword:
     tools: str
     ours: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    calls: Mapping[str, str] = field(default_factory=dict)
     otherwise: str = ""
 
 
@@ -174,7 +203,10 @@ def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, 
     names = ", ".join(map(repr, given))
     word = "an unexpected keyword argument" if len(given) == 1 else "unexpected keyword arguments"
     advice = {name: _advice(function, known, name, value) for name, value in given.items()}
-    parts = advice.values() if len(given) == 1 else [f"{name}=: {text}" for name, text in advice.items()]
+    if shard := _shard(known, given):
+        advice = {name: shard if _row(name).calls.get("batches") else text for name, text in advice.items()}
+    is_same = len({*advice.values()}) == 1
+    parts = [*advice.values()][:1] if is_same else [f"{name}=: {text}" for name, text in advice.items()]
     return KeywordError(f"{function}() got {word} {names}", "; ".join(parts))
 
 
@@ -182,40 +214,94 @@ def _spelling(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+def _row(name: str) -> ForeignKeyword:
+    """Return the row of a keyword of another tool, or an empty row if no row has this keyword."""
+    rows = (row for row in foreign_keywords() if _spelling(name) in map(_spelling, row.names.split()))
+    return next(rows, ForeignKeyword("", ""))
+
+
+def _shard(known: Collection[str], given: Mapping[str, Any]) -> str | None:
+    """Return the advice that joins the index of a shard and the number of shards, if both were passed."""
+    rows = [(_row(name).ours, _shown(value)) for name, value in given.items()]
+    index = [value for ours, value in rows if ours.startswith("rank={}")]
+    count = [value for ours, value in rows if ours.startswith("rank=0")]
+    if not index or not count:
+        return None
+    if "shard" in known:
+        return f"pass shard=({index[0]}, {count[0]})"
+    return f"pass rank={index[0]}, world_size={count[0]}" if "world_size" in known else None
+
+
 def _advice(function: str, known: Collection[str], name: str, value: Any) -> str:
-    spelling = _spelling(name)
-    rows = (row for row in foreign_keywords() if spelling in map(_spelling, row.names.split()))
-    row = next(rows, ForeignKeyword("", ""))
+    row = _row(name)
     # A member of an enumeration, such as Ray's SaveMode, stores the text in the attribute `value`.
-    ours = row.values.get(str(getattr(value, "value", value)).lower(), "")
-    if ours and "=" not in ours:
-        return ours
-    candidates = [ours, *row.ours.split(" | ")]
-    for ours in candidates:
-        if _keyword(ours) in known:
-            return f"pass {ours.replace('{}', _shown(value))}"
+    special = row.values.get(str(getattr(value, "value", value)).lower(), "")
+    candidates = [ours for ours in (special, *row.ours.split(" | ")) if _is_keyword(ours)]
+    if special and special not in candidates and any(_keyword(ours) in known for ours in candidates):
+        return special
+    shown = [_filled(ours, value) for ours in candidates]
+    for ours in shown:
+        if _accepts(function, known, ours):
+            return f"pass {ours}"
+    own = f"{name}={_shown(value)}"
     for holder in OPTIONS.keys() & set(known):
-        for keyword in (name, *map(_keyword, candidates)):
-            if keyword in OPTIONS[holder]:
-                return f'pass {holder}={{"{keyword}": {_shown(value)}}}'
+        for ours in (own, *shown):
+            if _keyword(ours) in _options(function, holder):
+                return f'pass {holder}={{"{_keyword(ours)}": {_shown(value)}}}'
     for keyword in known:
-        if _spelling(keyword) == spelling:
+        if _spelling(keyword) == _spelling(name):
             return f"pass {keyword}="
-    if row.otherwise:
-        return row.otherwise
+    text = row.calls.get(function, row.calls.get(_KINDS.get(function, ""), row.otherwise))
+    if text:
+        return _filled(text, value)
+    return _of_another_function(function, [own, *shown]) or _similar(function, known, name, value)
+
+
+def _of_another_function(function: str, candidates: Sequence[str]) -> str:
+    """Return the advice to call another function, which accepts one of the keywords ``candidates``."""
+    for other, how in _OTHERS.get(function.partition(".")[0], {}).items():
+        for ours in candidates:
+            if _accepts(other, KEYWORDS[other], ours):
+                return how.format(ours)
     for other, keywords in KEYWORDS.items():
-        for keyword in (name, *map(_keyword, candidates)):
-            if keyword in keywords:
-                return f"{keyword}= is a keyword of {other}"
+        for ours in candidates:
+            if _accepts(other, keywords, ours):
+                return f"{other} takes {ours}"
+    return ""
+
+
+def _similar(function: str, known: Collection[str], name: str, value: Any) -> str:
     others = {one: other for other, keywords in reversed(KEYWORDS.items()) for one in keywords}
-    near = get_close_matches(name, {*known, *others}, 1)
+    near = get_close_matches(name, {*known, *others}, 1, _SIMILARITY)
     if near and near[0] not in known:
         return _advice(function, known, near[0], value)
     return f"pass {near[0]}=" if near else f"help({function}) lists the keywords"
 
 
+def _accepts(function: str, known: Collection[str], ours: str) -> bool:
+    """Return True if a function accepts all keywords and options in a text such as ``a=1, b={"c": 2}``."""
+    if option := re.match(r'(\w+)={"(\w+)"', ours):
+        holder, name = option.groups()
+        return holder in known and (holder not in OPTIONS or name in _options(function, holder))
+    return all(keyword in known for keyword in re.findall(r"(?:^|, )(\w+)=", ours))
+
+
+def _is_keyword(ours: str) -> bool:
+    return _keyword(ours).isidentifier() and "=" in ours
+
+
+def _options(function: str, holder: str) -> Collection[str]:
+    """Return the options that the keyword ``holder`` of a function accepts."""
+    return WRITER_OPTIONS if function == "Writer" else OPTIONS[holder]
+
+
 def _keyword(ours: str) -> str:
     return ours.partition("=")[0]
+
+
+def _filled(text: str, value: Any) -> str:
+    """Insert the value of a keyword into a text of foreign-keywords.yaml."""
+    return text.replace("{}", _shown(value)).replace("{text}", _shown(value).strip('"'))
 
 
 def _shown(value: Any) -> str:

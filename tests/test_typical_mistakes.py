@@ -122,8 +122,14 @@ READS: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: read_tfrecord("train", colums=["n"]), "'colums'; pass columns="),
     (lambda: read_tfrecord("train", usecols=["n"]), "'usecols'; pass columns=[\"n\"]"),
-    (lambda: read_tfrecord("train", chunksize=5), "call open_dataset(path).batches(batch_size) for"),
-    (lambda: read_tfrecord("train", batch_size=5), "call open_dataset(path).batches(batch_size) for"),
+    (
+        lambda: read_tfrecord("train", chunksize=5),
+        "call dask_tfrecord.open_dataset(path).batches(5) for batches of rows",
+    ),
+    (
+        lambda: read_tfrecord("train", batch_size=5),
+        "call dask_tfrecord.open_dataset(path).batches(5) for batches of rows",
+    ),
     (lambda: read_tfrecord("train", blocksize="64 Megs"), 'is not a size such as "128 MiB"'),
     (lambda: read_tfrecord("train", engine="pyarrow"), "'engine'; leave it out, because there is one engine"),
     (

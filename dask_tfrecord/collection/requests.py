@@ -39,7 +39,7 @@ from dask_tfrecord.files.entry import check_labels
 from dask_tfrecord.files.file_options import MAX_FEATURES, Extra, ReadOptions, WriteOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import OPTIONS, SHARED_PARAMETERS
+from dask_tfrecord.public_functions import OPTIONS, SHARED_PARAMETERS, WRITER_OPTIONS
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 
@@ -159,6 +159,7 @@ def read_request(
 SHARED_PARAMETERS.update(signature(read_request).parameters)
 OPTIONS["read_options"] = signature(ReadOption).parameters
 OPTIONS["write_options"] = signature(WriteOption).parameters
+WRITER_OPTIONS.extend(signature(FileOption).parameters)
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
