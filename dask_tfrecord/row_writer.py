@@ -5,6 +5,7 @@ the tables.
 """
 
 import logging
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NoReturn, Self, get_args
 
 import pyarrow as pa
 
@@ -51,6 +52,8 @@ from dask_tfrecord.schema.fields import Lossy, Schema, check_names
 
 logger = logging.getLogger(__name__)
 
+_ONE_EACH = "make a Writer in each process; several may write to one dataset"
+
 
 class Writer:
     """Write rows that arrive over time to a dataset, without Dask.
@@ -63,7 +66,8 @@ class Writer:
     it.
 
     Several writers, in one process or in several, may write to the same dataset. If several threads share a
-    `Writer`, their calls run one after the other.
+    `Writer`, their calls run one after the other. A process that was forked from the process of a `Writer`
+    must make its own `Writer`.
 
     Parameters
     ----------
@@ -190,6 +194,7 @@ class Writer:
         # The time of the last commit, measured by a clock that never goes back.
         self._start = monotonic()
         self._has_failed = False  # True if the last call of `write` added rows and then raised an error.
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -241,8 +246,7 @@ class Writer:
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
             stored. A call of `write` that raises TFRecordError adds no row.
         """
-        with self._lock:
-            self._check_open()
+        with self._used():
             metadata = arguments.metadata(custom_metadata)
             if self._has_failed:
                 problem = f"storing the rows of an earlier call failed; {self.uncommitted_rows:,} rows wait"
@@ -292,8 +296,7 @@ class Writer:
         TFRecordError
             If the `Writer` is closed, or if the columns are unknown because no rows were written.
         """
-        with self._lock:
-            self._check_open()
+        with self._used():
             self._appender.metadata |= arguments.metadata(custom_metadata)
             self._commit()
             return None if self._snapshot is None else Commit.of(self._snapshot)
@@ -304,6 +307,9 @@ class Writer:
 
         If the commit fails, the uncommitted rows are dropped.
         """
+        if self._is_closed:
+            return
+        self._check_process()
         with self._lock:
             if self._is_closed:
                 return
@@ -315,20 +321,23 @@ class Writer:
             self._is_closed = True
 
     def __enter__(self) -> Self:
-        self._check_open()
-        return self
+        with self._used():
+            return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
             self.close()
-        else:
+        elif self._process == os.getpid():  # a child leaves the rows to its parent
             with self._lock:
                 self._drop(error)
 
+    def __reduce__(self) -> NoReturn:
+        raise TFRecordError("a Writer cannot be copied or sent to another process", _ONE_EACH)
+
     def __del__(self) -> None:
-        if not self._is_closed and self.uncommitted_rows:
+        if not self._is_closed and self._process == os.getpid() and self.uncommitted_rows:
             text = f"{self!r} was not closed, so its rows are lost; use a with block"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
 
@@ -342,9 +351,21 @@ class Writer:
     def _root(self) -> str:
         return self._store.public()
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise TFRecordError("the Writer is closed", "make another Writer")
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Let one thread at a time use the `Writer`. Raise TFRecordError if the `Writer` cannot be used."""
+        self._check_process()
+        with self._lock:
+            if self._is_closed:
+                raise TFRecordError("the Writer is closed", "make another Writer")
+            yield
+
+    def _check_process(self) -> None:
+        """Raise TFRecordError in a forked process, before waiting for a lock that the fork may have copied
+        while a thread held it.
+        """
+        if self._process != os.getpid():
+            raise TFRecordError("the Writer belongs to the process that made it, not to its forks", _ONE_EACH)
 
     def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
         """Convert rows to tables with the columns of the dataset. If no write plan exists yet, make one from

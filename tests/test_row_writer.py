@@ -3,10 +3,13 @@
 Modules: row_writer.
 """
 
+import copy
 import datetime
 import errno
 import os
+import pickle
 import shutil
+import signal
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,6 +38,9 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import append_schema, transaction
 from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.files.entry import run_of
+from dask_tfrecord.files.storage import store as stores
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import LocalStore, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -357,10 +363,10 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
         owner = {"write": WriteRun, "_open_new": LocalStore}.get(method, Store)
         original = getattr(owner, method)
 
-        def failing(*arguments: Any) -> Any:
+        def failing(*arguments: Any, **keywords: Any) -> Any:
             numbers.append(len(numbers))
             fails = numbers[-1] in calls
-            result = original(*arguments) if after or not fails else None
+            result = original(*arguments, **keywords) if after or not fails else None
             if fails:
                 raise error
             return result
@@ -548,3 +554,98 @@ def test_other_columns_of_another_write_are_refused(tmp_path: Path) -> None:
     assert "dropped 1 row;" in caught.value.__notes__[0]
     assert values(tmp_path, "m") == ["x"]
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("use", ["write", "commit", "close", "enter", "with", "failing with", "nothing"])
+def test_a_forked_process_cannot_use_the_writer_of_its_parent(tmp_path: Path, use: str) -> None:
+    """Both processes had one id of the next write, so the rows of one replaced those of the other."""
+    writer = Writer(tmp_path, NUMBERS, write_options={"max_bytes_per_file": 60})
+    writer.write(rows(*range(20)))  # some wait in files, others in memory
+
+    def use_it() -> None:
+        if use == "write":
+            writer.write(rows(100))
+        elif use in ("commit", "close"):
+            getattr(writer, use)()
+        elif use == "enter":
+            writer.__enter__()
+        else:
+            writer.__exit__(None, None, None)
+
+    with writer._lock:  # as another thread of the parent would hold the lock
+        child = os.fork()
+        if not child:
+            signal.alarm(60)  # ends a child that waits for the lock forever
+            try:
+                if use == "failing with":
+                    writer.__exit__(ValueError, ValueError(), None)
+                elif use == "nothing":
+                    writer.__del__()  # no warning: the rows are those of the parent
+                else:
+                    with pytest.raises(TFRecordError, match="make a Writer in each process"):
+                        use_it()
+                os._exit(0)
+            except BaseException:  # whatever happens, the child must not go on with the tests of its parent
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with writer:
+        writer.write(rows(200))
+    assert values(tmp_path) == [*range(20), 200]
+    assert open_dataset(tmp_path).verify()["agrees"].all()
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_writer_is_not_copied_to_another_process(tmp_path: Path, send: Callable[[Writer], Any]) -> None:
+    with Writer(tmp_path, NUMBERS) as writer, pytest.raises(TFRecordError, match="a Writer in each process"):
+        send(writer)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_no_file_of_a_failed_commit_is_seen_after_the_retry(
+    place: str, fail: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """More rows shift the numbers of the files, so files that the failed try uploaded keep their names."""
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
+
+    def keyed(**keys: list[int]) -> pa.Table:
+        pairs = [(key, number) for key, numbers in keys.items() for number in numbers]
+        return pa.table({"k": [key for key, _ in pairs], "n": [number for _, number in pairs]})
+
+    with Writer(place, partition_on="k", write_options={"max_rows_per_file": 1}) as writer:
+        writer.write(keyed(a=[0]))
+        writer.commit()
+        writer.write(keyed(b=[1], d=[2], e=[3], f=[4]))
+        creations = fail("create", range(failing, failing + 1), FULL)
+        with pytest.raises(OSError, match="No space"):
+            writer.commit()
+        assert len(creations) == failing + 1
+        writer.write(keyed(b=[5, 6], c=[7]))
+    store = Store.at(place)
+    listed = {file.path for file in Snapshot.open(place).files}
+    assert {name for name in map(store.relative, store.files()) if "part-" in name} == listed
+    assert sorted(values(place)) == [*range(8)]
+
+
+def test_cleanup_removes_a_file_that_a_task_uploaded_after_the_commit(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the dataset below its root has files with the same names, which stay."""
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
+    for number in range(2):
+        to_tfrecord(pa.table({"k": ["a"], "n": [number]}), place, partition_on="k", append=bool(number))
+    store = Store.at(place)
+    file = Snapshot.open(place).files[0]
+    name = file.path.replace("-00000.tfrecord", "-00007.tfrecord")
+    other = name.replace(run_of(name) or "", "0" * 32)
+    content = store.fs.cat_file(store.join(file.path))
+    for path in (name, other, f"backup/{name}", f"k=b/{name_of(name)}"):
+        with store.create(store.join(path)) as target:
+            target.write(content)
+    removed = open_dataset(place).cleanup(older_than="0 s")
+    assert removed == [name, f"k=b/{name_of(name)}"]
+    assert store.fs.exists(store.join(other))
+    assert store.fs.exists(store.join(f"backup/{name}"))
+    assert values(place) == [0, 1]

@@ -143,6 +143,7 @@ class Appender:
         self._entries: list[FileEntry] = []
         self._staged_bytes = 0
         self._is_committing = False
+        self._has_leftovers = False  # True if a failed attempt has uploaded files of the run.
 
     def _begin(self) -> WriteRun:
         if self._run is None:
@@ -173,10 +174,13 @@ class Appender:
             run = self._begin()
             first = sum(entry.records for entry in self._entries)
             title = f"{run.store.public()}, rows since the last commit"
-            # If the write fails, the next attempt replaces the files of this attempt.
+            # If the write fails, the next attempt replaces the files of this attempt. With more rows, a file
+            # may get another number or directory, so the commit removes the other files.
+            had_leftovers, self._has_leftovers = self._has_leftovers, not run.store.stages_files
             with located(path=title, first=first):
                 rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
                 written = run.write(rows, 0, 1, len(self._entries))
+            self._has_leftovers = had_leftovers
             self._entries += written
             self._staged_bytes += size
             del self._waiting[:count]
@@ -188,7 +192,9 @@ class Appender:
         self._is_committing = True
         run, entries = self._run, self._entries
         try:
-            snapshot = commit(run, self._operation, entries, known=self.newest)
+            snapshot = commit(
+                run, self._operation, entries, known=None if self._has_leftovers else self.newest
+            )
         except TFRecordError:
             raise
         except Exception as error:  # a second attempt often succeeds, and detects if the first one did

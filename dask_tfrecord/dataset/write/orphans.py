@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_file
 from dask_tfrecord.dataset.write.transaction import finish_newest, move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
-from dask_tfrecord.files.storage.paths import name_of
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_uploads
 
 logger = logging.getLogger(__name__)
@@ -87,21 +87,32 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
 
 
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
-    """Map the id of each open run to the full paths of the run's files that no snapshot lists.
+    """Map the id of each run to the full paths of the run's files that no snapshot lists.
 
     The result does not include files in the staging directory. The paths in ``present`` and ``listed`` are
-    relative to the root. A run removes its staging directory last, so a run without a staging directory has
-    left no files. If a data file's name contains the id of a run without a staging directory, the file was
-    copied here, or belongs to another dataset in a subdirectory.
+    relative to the root. The runs are the open runs, and those that the newest version knows: a task of a
+    committed run may have uploaded a file after the commit. If a data file's name contains the id of any
+    other run, the file was copied here. A file in a directory that is no partition directory may belong to a
+    copy of the dataset.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
+    newest = intact_snapshot(store)
+    committed = (
+        set() if newest is None else {newest.run, *newest.ancestors, *map(run_of, newest.file_list.names)}
+    )
     for path in parts:
         made_by = run_of(path) or run_of_column_file(path) or ""
-        if made_by in runs and path not in listed:
-            runs[made_by].append(store.join(path))
+        is_ours = made_by in runs or (made_by in committed and _is_in_place(path))
+        if is_ours and path not in listed:
+            runs.setdefault(made_by, []).append(store.join(path))
     return runs
+
+
+def _is_in_place(path: str) -> bool:
+    directory = parent_of(path)
+    return directory in ("", COLUMNS) or all("=" in name for name in directory.split("/"))
 
 
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:

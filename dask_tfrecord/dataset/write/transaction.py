@@ -64,6 +64,9 @@ _MOST_CHUNKS = 64
 # The number of steps in a commit, as described in docs/format.md.
 _STEPS = 7
 
+# Two files are compared in chunks of this size.
+_COMPARED_BYTES = 1 << 20
+
 # If a write has uploaded at most this many files, the commit requests each file's stamp (such as its ETag)
 # instead of listing all files.
 _FEW_FILES = 4
@@ -401,13 +404,15 @@ def _remove_files(run: WriteRun) -> None:
 def publish_files(
     run: WriteRun, files: FileList, found: FoundFiles | None = None
 ) -> Mapping[str, dict[str, Any]] | None:
-    """Move the files of the run to their final paths. Readers do not see the files until the commit.
+    """Move the files of the run to their final paths. Readers do not see the files until the commit. No file
+    is replaced: if an earlier attempt of this run has published a file with the same content, it stays.
 
     If the store cannot rename files, only remove the run's uploaded files that are not in ``files``, and
     return fsspec's info about all files of the dataset. ``found`` is an existing listing. If ``found`` is
     None, the function lists the files when necessary. Raise ConcurrentWriteError if a file of the run no
-    longer exists, for example because an earlier attempt has found a conflict and removed it. Raise
-    DestinationError if the filesystem stores a partition directory under another name.
+    longer exists, for example because an earlier attempt has found a conflict and removed it, or if another
+    attempt has published other rows under the same name. Raise DestinationError if the filesystem stores a
+    partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -415,10 +420,16 @@ def publish_files(
         for name in names:
             target = store.join(name)
             try:
-                store.place(run.staged(name), target)
+                store.publish(run.staged(name), target)
             except FileNotFoundError:
                 if not store.fs.exists(target):  # no attempt of this run has moved the file to `target`
                     raise _removed(run, name) from None
+            except (
+                FileExistsError
+            ):  # an attempt of this run has moved the file, and the task may have run again
+                with suppress(FileNotFoundError):
+                    if not _have_same_content(store, run.staged(name), target):
+                        raise _written_twice(store, name) from None
         directories = _with_parents(map(parent_of, names))
         for directory in directories:
             store.sync_directory(store.join(directory))
@@ -466,11 +477,28 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
     return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
 
 
+def _have_same_content(store: Store, path: str, other: str) -> bool:
+    if store.look(path)["size"] != store.look(other)["size"]:
+        return False
+    with store.fs.open(path, "rb") as one, store.fs.open(other, "rb") as two:
+        while chunk := one.read(_COMPARED_BYTES):
+            if chunk != two.read(_COMPARED_BYTES):
+                return False
+    return True
+
+
+def _written_twice(store: Store, name: str) -> ConcurrentWriteError:
+    problem = "several attempts at this write have stored different rows under the name of this file"
+    advice = "start the write again, and let one process compute it"
+    return ConcurrentWriteError(problem, advice, path=store.public(store.join(name)))
+
+
 def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, Any]] | None) -> FileList:
     """Add the column ``stamp`` to ``files``, with the result of `stamp_of` for each file. If the store fails,
     do not add the column.
 
-    ``present`` maps each path to fsspec's info about the file, or is None if no info is known.
+    ``present`` maps each path to fsspec's info about the file, or is None if no info is known. Raise
+    ConcurrentWriteError if a file is not the one that its task wrote.
     """
     try:
         paths = [*map(store.join, files.paths)]
@@ -481,8 +509,12 @@ def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, A
             present = found.infos
         infos = [store.look(path) if present is None else present[path] for path in paths]
         stamps = pa.array(map(stamp_of, infos), pa.string())
+        sizes = [info["size"] for info in infos]
     except Exception:  # a commit must not fail because stamps are missing
         return files
+    for name, size, written in zip(files.paths, sizes, files["bytes"].to_pylist(), strict=True):
+        if size is not None and size != written:
+            raise _written_twice(store, name)
     return files.with_columns({"stamp": pc.if_else(pc.equal(stamps, ""), None, stamps)})
 
 

@@ -51,6 +51,16 @@ _ATTEMPTS = 100
 _CREATION = Lock()
 
 
+def _renew_lock() -> None:
+    """Renew the lock in a forked process, because another thread may have held it at the fork."""
+    global _CREATION
+    _CREATION = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 class Store(Location, ABC):
     """A location in which files can be created, moved and removed.
 
@@ -202,6 +212,13 @@ class Store(Location, ABC):
         """
         self.move(source, target)
 
+    def publish(self, source: str, target: str) -> None:
+        """Rename a file to a new path in another directory, which is created if it does not exist.
+
+        Raise FileExistsError if a file exists at ``target``.
+        """
+        raise NotImplementedError  # a store that stages no files has nothing to publish
+
     def copy(self, source: str, target: str) -> None:
         """Copy a file to ``target``, whose directory must exist."""
         self.refuse_links([source, target])
@@ -306,20 +323,35 @@ class RenamingStore(Store):
         with self.create(temporary) as file:
             file.write(data)
         try:
-            if not self._move_new(temporary, path):
-                with _CREATION:
-                    if self.fs.exists(path):
-                        raise FileExistsError(self.public(path))
-                    self.move(temporary, path)
+            self._move_exclusively(temporary, path)
         finally:
             with suppress(FileNotFoundError):
                 self.fs.rm_file(temporary)
         self.sync_directory(parent_of(path))
 
-    def _move_new(self, source: str, target: str) -> bool:
-        """Move or link a file to a new path in one step. Raise FileExistsError if the path exists.
+    def publish(self, source: str, target: str) -> None:
+        def is_moved() -> bool:
+            try:
+                self._move_exclusively(source, target)
+            except FileExistsError:
+                return False
+            return True
 
-        Return False if the filesystem needs more than one step.
+        self.refuse_links([source, target])
+        if not self._in_directory(parent_of(target), is_moved, source):
+            raise FileExistsError(self.public(target))
+
+    def _move_exclusively(self, source: str, target: str) -> None:
+        if not self._move_new(source, target):
+            with _CREATION:
+                if self.fs.exists(target):
+                    raise FileExistsError(self.public(target))
+                self.move(source, target)
+
+    def _move_new(self, source: str, target: str) -> bool:
+        """Move a file to a new path. Raise FileExistsError if the path exists.
+
+        Return False if the filesystem has no operation that does this.
         """
         if not hasattr(self.fs, "rename_new"):
             return False
@@ -420,8 +452,11 @@ class LocalStore(RenamingStore):
             self._link(source, target)
         except FileExistsError:
             raise
+        except FileNotFoundError:
+            raise
         except OSError:  # the filesystem does not support hard links
             return False
+        os.unlink(source)
         return True
 
     def _move(self, source: str, target: str) -> None:

@@ -42,7 +42,7 @@ from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Create, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Transaction, commit, note_replaced
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import LocalStore, Store
 from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -467,3 +467,63 @@ def test_an_overwrite_that_was_killed_does_not_remove_later_exports(tmp_path: Pa
     (exported,) = dask_tfrecord.open_dataset(tmp_path).export("tfmd")
     to_tfrecord(collection(3), tmp_path, append=True)
     assert Path(exported).exists()
+
+
+@pytest.mark.parametrize("rows", ["same", "other", "as many bytes"])
+@pytest.mark.parametrize("links", [True, False])
+def test_tasks_that_run_again_after_a_killed_commit_replace_no_published_file(
+    place: str, monkeypatch: pytest.MonkeyPatch, rows: str, links: bool
+) -> None:
+    """With the same rows, the second attempt succeeds. Otherwise, the files of the first may be committed."""
+    if not links:
+        monkeypatch.setattr(LocalStore, "_move_new", lambda *_: False)  # as on a disk without hard links
+    schema = Schema.from_arrow(pa.schema({"n": pa.int64()}))
+    run = WriteRun(Store.at(place), schema, columnar=("n",))
+    first = run.write(pa.table({"n": [1, 2]}), 0, 1)
+    with (
+        patch.object(Transaction, "_store", side_effect=KeyboardInterrupt),
+        patch.object(Store, "remove_file"),  # a killed attempt leaves its mark
+        pytest.raises(KeyboardInterrupt),
+    ):
+        commit(run, Create(), first)
+    data = {
+        path: run.store.fs.cat_file(run.store.join(path)) for path in (first[0].path, first[0].columns.path)
+    }
+    again = run.write(
+        pa.table({"n": {"same": [1, 2], "other": [1, 1 << 40], "as many bytes": [3, 4]}[rows]}), 0, 1
+    )
+    if rows == "same":
+        assert commit(run, Create(), again).number == 1
+        assert values(place) == [1, 2]
+    else:
+        with pytest.raises(ConcurrentWriteError, match="different rows under the name"):
+            commit(run, Create(), again)
+    assert data == {path: run.store.fs.cat_file(run.store.join(path)) for path in data}
+
+
+def test_a_file_that_another_process_staged_anew_is_not_published(place: str) -> None:
+    run = WriteRun(Store.at(place), Schema.from_arrow(pa.schema({"n": pa.int64()})))
+    first = run.write(pa.table({"n": [1, 2]}), 0, 1)
+    run.write(pa.table({"n": [1, 1 << 40]}), 0, 1)
+    with pytest.raises(ConcurrentWriteError, match="different rows under the name"):
+        commit(run, Create(), first)
+    assert not [path for path in files_of(place) if "part-" in path]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_plan_that_parent_and_child_compute_is_committed_once(tmp_path: Path) -> None:
+    """The rows of each computation are its own, but have equal sizes."""
+    ddf = collection(*range(10), npartitions=3).map_partitions(lambda part: part.assign(n=os.getpid()))
+    planned = to_tfrecord(ddf, tmp_path, compute=False)
+    child = os.fork()
+    if not child:
+        try:
+            planned.compute()
+            os._exit(0)
+        except BaseException:  # whatever happens, the child must not go on with the tests of its parent
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert planned.compute().version == 1
+    assert values(tmp_path) == [child] * 10
+    assert open_dataset(tmp_path).verify()["agrees"].all()
