@@ -4,7 +4,6 @@ Characters that would control a terminal are escaped, because messages may conta
 """
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -13,7 +12,7 @@ import warnings
 from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -42,7 +41,6 @@ def escaped_json(text: str) -> str:
 
 
 DAMAGED = 3  # The exit code of a command that succeeded but found damage.
-_BROKEN_PIPE = 141  # The exit code that a shell reports for a program ended by SIGPIPE.
 
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
@@ -56,10 +54,6 @@ _OPTIONAL = {
 
 # Maps a keyword to the name of its option, if the two names differ.
 _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
-
-
-class ReaderLeftError(Exception):
-    """Signal that the program that reads the output, such as `head`, has ended."""
 
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
@@ -96,8 +90,6 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
             yield
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except ReaderLeftError:
-            _leave_quietly(ctx)
         except Exception as error:  # every error of a store, a codec or the package is shown as one line
             if ctx.meta.get("dask_tfrecord.traceback"):
                 lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
@@ -196,14 +188,3 @@ def _type_name(type_: pa.DataType) -> str:
 
 def _one_line(ctx: click.Context, text: str) -> str:
     return printable(" ".join(hide_secrets(text, *ctx.meta.get(_SECRETS, ())).split()))
-
-
-def _leave_quietly(ctx: click.Context) -> NoReturn:
-    """Exit with the code of a program that SIGPIPE has ended.
-
-    Redirect stdout to the null device first, because Python would otherwise print an error when it closes
-    stdout.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    ctx.exit(_BROKEN_PIPE)

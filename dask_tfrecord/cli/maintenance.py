@@ -14,7 +14,7 @@ import dask_tfrecord
 from dask_tfrecord import Commit, Dataset
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
-from dask_tfrecord.cli.failures import DAMAGED
+from dask_tfrecord.cli.failures import DAMAGED, printable
 from dask_tfrecord.cli.show import print_versions, versions_of
 from dask_tfrecord.errors import counted
 
@@ -202,10 +202,11 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
 
 
 def _confirm(planned: Commit, keeps_versions: bool) -> None:
+    condition = printable(click.get_current_context().meta[options.CONDITION])
     deleted, dropped, rewritten, size = planned.details.values()
     question = (
-        f"Delete {deleted:,} of {counted(planned.rows, 'row')}? This drops {counted(dropped, 'file')} "
-        f"and rewrites {counted(rewritten, 'file')}, of {size:,} bytes, and "
+        f"Delete {deleted:,} of {counted(planned.rows, 'row')} where {condition}? This drops "
+        f"{counted(dropped, 'file')} and rewrites {counted(rewritten, 'file')}, of {size:,} bytes, and "
         f"{'keeps' if keeps_versions else 'removes'} the versions before it"
     )
     try:

@@ -8,8 +8,9 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from itertools import chain, pairwise, product
 from math import prod
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -23,7 +24,7 @@ from dask_tfrecord.cli.failures import keep_secret, note_paths, option_name
 from dask_tfrecord.files.storage.store_failures import hide_secrets
 from dask_tfrecord.public_functions import OPTIONS
 from dask_tfrecord.schema.logical_types import arrow_type
-from dask_tfrecord_launcher import COMMANDS
+from dask_tfrecord_launcher import COMMANDS, refuse_repeated, writing_output
 
 Condition = tuple[str, str, Any]
 Filters = list[list[Condition]]
@@ -66,6 +67,20 @@ class _Column(NamedTuple):
     """Mark a text as a column name, to distinguish the name from a string value."""
 
     name: str
+
+
+# `click.Context.meta` holds the condition of the option --where as text under this key.
+CONDITION = "dask_tfrecord.condition"
+
+
+def _where(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> Filters | None:
+    """Join the conditions of all options --where with `and`, and store the joined text for messages."""
+    if not texts:
+        return None
+    for text in texts:
+        parse(text)
+    ctx.meta[CONDITION] = texts[0] if len(texts) == 1 else " and ".join(f"({text})" for text in texts)
+    return parse(ctx.meta[CONDITION])
 
 
 def parse(text: str) -> Filters:
@@ -165,6 +180,19 @@ def _storage_option(text: str) -> tuple[str, Any]:
     return name, value
 
 
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise click.BadParameter(f"{name!r} is passed twice, but has one value; pass it once")
+        found[name] = value
+    return found
+
+
+def _one_or_all(names: list[str]) -> str | list[str] | None:
+    return (names if len(names) > 1 else names[0]) if names else None
+
+
 def _column_type(text: str) -> tuple[str, Any]:
     name, value = _pair(text)
     try:
@@ -210,7 +238,7 @@ _NAMES: dict[str, Any] = {
     "metavar": "NAME[,NAME...]",
     "callback": lambda _, __, value: [*chain(*value)] or None,
 }
-_PAIRS: dict[str, Any] = {"multiple": True, "callback": lambda _, __, value: dict(value) or None}
+_PAIRS: dict[str, Any] = {"multiple": True, "callback": lambda _, __, value: _without_repeats(value) or None}
 _COUNT: dict[str, Any] = {"type": click.IntRange(1)}
 _BYTES: dict[str, Any] = {"type": _size, "metavar": "BYTES"}
 
@@ -224,7 +252,9 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "columnar": {
         **_NAMES,
         "metavar": "scalars|NAME[,NAME...]",
-        "callback": lambda _, __, value: "scalars" if value == (["scalars"],) else [*chain(*value)] or None,
+        "callback": lambda _, __, value: (
+            "scalars" if {*chain(*value)} == {"scalars"} else [*chain(*value)] or None
+        ),
     },
     "schema": {
         **_PAIRS,
@@ -236,24 +266,23 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "multiple": True,
         "type": _storage_option,
         "metavar": "KEY=VALUE",
-        "callback": lambda ctx, _, value: _secret(ctx, _, dict(value)) or None,
+        "callback": lambda ctx, _, value: _secret(ctx, _, _without_repeats(value)) or None,
         "help": "Option of the filesystem, such as anon=true. Repeatable. Other programs can see the options "
         "of a command, so leave credentials in the environment or in the store's own configuration files.",
     },
     "filters": {
-        "type": parse,
+        "multiple": True,
+        "callback": _where,
         "metavar": "CONDITION",
         "help": "Condition that selects rows, such as \"x > 3 and country == 'CH'\". Comparisons, "
         "`in [...]`, `is None`, `and`, `or`, `not` and parentheses, as in Python. Dates and times are text: "
-        "\"day >= '2024-01-31'\". `column('a-b')` names a column that is not a Python name.",
+        "\"day >= '2024-01-31'\". `column('a-b')` names a column that is not a Python name. If the option is "
+        "repeated, rows must meet all conditions.",
     },
     "hive": {"help": "Do not create columns from directories such as day=1."},
     "use_snapshot": {"help": "Read all files of a directory, as if another tool had written them."},
     "verify_crc": {"help": "Do not verify the checksums of the payloads of records."},
-    "split": {
-        "type": lambda text: text.split(",") if "," in text else text,
-        "metavar": "NAME[,NAME...]",
-    },
+    "split": {**_NAMES, "callback": lambda _, __, value: _one_or_all([*chain(*value)])},
     "overwrite": {"help": "Replace the data in DST. The old data stays until the new data is complete."},
     "version": {
         **_COUNT,
@@ -309,12 +338,25 @@ _SECTIONS = {
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
 
 
-# Maps option names of other tools to the option names of `dask-tfrecord`.
+# Maps option names of other tools, and names that users guess, to options of `dask-tfrecord`. An error
+# suggests the first option that the command has.
 _OTHER_NAMES = {
-    **dict.fromkeys(("--limit", "--n", "--lines", "--num-rows"), "--rows"),
-    **dict.fromkeys(("--filter", "--filters", "--query"), "--where"),
-    **dict.fromkeys(("--select", "--fields"), "--columns"),
-    "--codec": "--compression",
+    **dict.fromkeys(("limit", "n", "lines", "num-rows"), ("rows", "versions")),
+    **dict.fromkeys(("filter", "filters", "query", "condition", "predicate"), ("where",)),
+    **dict.fromkeys(("select", "fields", "cols"), ("columns",)),
+    **dict.fromkeys(("keep", "keep-last", "retain", "last"), ("versions", "keep-versions")),
+    **dict.fromkeys(("before", "age", "retention"), ("older-than",)),
+    **dict.fromkeys(("force", "no-input", "assume-yes"), ("yes", "overwrite")),
+    **dict.fromkeys(("partitions", "shards", "num-shards"), ("npartitions",)),
+    **dict.fromkeys(("jobs", "nworkers", "n-workers", "num-workers", "processes"), ("workers",)),
+    **dict.fromkeys(("port", "host", "address", "listen"), ("to", "scheduler")),
+    **dict.fromkeys(("size", "file-size", "target-size"), ("target-bytes", "blocksize")),
+    **dict.fromkeys(("simulate", "no-act", "plan"), ("dry-run", "explain")),
+    **dict.fromkeys(("dtype", "dtypes", "types"), ("type",)),
+    **dict.fromkeys(("ignore-errors", "skip-errors", "skip-corrupt"), ("on-corrupt",)),
+    "codec": ("compression",),
+    "format": ("to", "as"),
+    "partition-by": ("partition-on",),
 }
 
 
@@ -323,14 +365,25 @@ class _Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            with writing_output():  # --help prints while it is parsed
+                refuse_repeated(self, ctx, args)
+                return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name = _OTHER_NAMES.get(error.option_name)
-            if name is None or all(name not in param.opts for param in self.params):
-                raise
-            raise click.UsageError(
-                f"No such option {error.option_name!r}. Did you mean {name!r}?", ctx
-            ) from None
+            raise click.UsageError(self._advice(error.option_name), ctx) from None
+
+    def _advice(self, wrong: str) -> str:
+        """Say that the command has no option ``wrong``, and suggest similar options."""
+        problem, name = f"{self.name} has no option {wrong}", wrong.lstrip("-")
+        for param in self.params:
+            if isinstance(param, click.Argument) and param.name == name:
+                return f"{problem}; pass {name.upper()} without the option name, as in {self.name} PATH 1"
+        options = (param for param in self.params if isinstance(param, click.Option))
+        known = [text.lstrip("-") for option in options for text in (*option.opts, *option.secondary_opts)]
+        found = [other for other in _OTHER_NAMES.get(name, ()) if other in known][:1]
+        found = found or [other for other in known if other.startswith(name) and len(name) > 1]
+        if found := found or get_close_matches(name, known, cutoff=0.65):
+            return f"{problem}; did you mean {' or '.join(f'--{other}' for other in found)}?"
+        return f"{problem}; dask-tfrecord {self.name} --help lists its options"
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}

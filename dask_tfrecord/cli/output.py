@@ -15,14 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 from rich.cells import cell_len, set_cell_size
 
-from dask_tfrecord.cli.failures import UNSAFE, ReaderLeftError, escaped_json, printable
+from dask_tfrecord.cli.failures import UNSAFE, escaped_json, printable
 from dask_tfrecord.errors import counted
+from dask_tfrecord_launcher import writing_output
 
 _TEXT = pa.large_string()
 
@@ -317,13 +319,16 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
+# These commands print a report after they have changed files.
+_CHANGING = {
+    *("add-snapshot", "cleanup", "compact", "convert", "delete", "expire", "export", "repair", "restore")
+}
+
+
 def _write(data: bytes | memoryview) -> None:
-    try:
+    context = click.get_current_context(silent=True)
+    is_report = context is not None and context.info_name in _CHANGING
+    with writing_output("; the command has done its work, and only this report is lost" * is_report):
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise ReaderLeftError from None
-    except OSError as error:
-        error.filename = "the output"  # the error may be caused by a full disk, for example
-        raise

@@ -4,6 +4,7 @@ Modules: cli.failures, cli.dask_tfrecord_launcher.
 """
 
 import importlib.metadata
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,9 @@ from dask_tfrecord_launcher import COMMANDS, main
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
 
 
-def _python(code: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, **settings
-    )
+def _python(code: str, *, arguments: Sequence[str] = (), **settings: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
 def test_help_imports_neither_the_package_nor_what_it_needs() -> None:
@@ -117,6 +118,67 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     command = f"'{SCRIPT}' cat many | head -n 1; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ('{"x": 0}\n141\n', "")
+
+
+# Run commands in forks of one process. A stream is closed (None), a pipe that nobody reads, or a file.
+_FORKS = """
+import json, os, sys
+from dask_tfrecord_launcher import main
+import dask_tfrecord.cli.convert, dask_tfrecord.cli.maintenance, dask_tfrecord.cli.show
+codes = []
+for streams, arguments in json.loads(sys.argv[1]):
+    if (pid := os.fork()) == 0:
+        for name, target in streams.items():
+            number = ["stdin", "stdout", "stderr"].index(name)
+            if target is None:
+                os.close(number)
+                setattr(sys, name, None)
+                setattr(sys, f"__{name}__", None)
+            else:
+                if target == "pipe":
+                    read, found = os.pipe()
+                    os.close(read)
+                else:
+                    found = os.open(target, os.O_WRONLY)
+                os.dup2(found, number)
+                os.close(found)
+        sys.exit(main(arguments))
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print(codes)
+"""
+
+
+def _codes(directory: Path, cases: list[tuple[dict[str, str | None], str]]) -> tuple[list[int], str]:
+    given = json.dumps([(streams, shlex.split(arguments)) for streams, arguments in cases])
+    result = _python(_FORKS, cwd=directory, arguments=[given])
+    assert [text for text in ("Traceback", "Exception ignored", "Errno") if text in result.stderr] == []
+    return json.loads(result.stdout.splitlines()[-1]), result.stderr
+
+
+CLOSED = {"stdin": None, "stdout": None, "stderr": None}
+
+
+def test_a_closed_or_full_stream_changes_only_the_exit_code_as_the_page_promises(people: Path) -> None:
+    cases: list[tuple[dict[str, str | None], str, int]] = [
+        ({"stderr": None}, "verify people", 0),
+        (CLOSED, "count nothing", 1),
+        ({"stderr": "/dev/full"}, "count nothing", 1),
+        ({"stderr": "pipe"}, "count people --nothing", 2),
+        ({"stdout": "/dev/full"}, "--help", 1),
+        ({"stdout": "pipe"}, "--version", 141),
+        ({"stdout": "pipe", "stderr": "pipe"}, "convert --help", 141),
+        ({"stdout": "pipe"}, "cat people --json", 141),
+        ({"stdout": None}, "delete people --where 'born == 1815' --yes", 0),
+        (CLOSED, "convert people people --append --where 'born == 1912'", 0),
+        ({"stdout": "/dev/full"}, "compact people", 1),
+        ({"stdout": "pipe"}, "delete people --where 'name is None' --yes", 141),
+        (CLOSED, "delete people --where 'born == 1912'", 2),  # nobody can answer the question
+    ]
+    codes, stderr = _codes(people.parent, [(streams, command) for streams, command, _ in cases])
+    assert codes == [code for *_, code in cases]
+    assert stderr.count("Error: the output: No space left on device") == 2
+    assert stderr.count("; the command has done its work, and only this report is lost\n") == 1
+    assert dask_tfrecord.read_tfrecord(people)["born"].compute().tolist() == [1912, 1912]
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -102,6 +102,106 @@ def test_options_that_do_not_fit_are_errors_of_usage(run: Run, people: Path) -> 
     run("count", people, *SKIP, "--max-corrupt", "few", code=2)
 
 
+WHERE = ("--where", "x > 1 or name == 'a'", "--where", "x < 3 or name == 'd'")
+JOINED = {
+    "count": lambda path: ["count", path, *WHERE],
+    "cat": lambda path: ["cat", path, *WHERE],
+    "head": lambda path: ["head", path, *WHERE],
+    "compact": lambda path: ["compact", path, *WHERE],
+    "convert of csv": lambda path: ["convert", path.parent / "a.csv", path.parent / "out", *WHERE],
+    "convert": lambda path: ["convert", path, path.parent / "out", *WHERE],
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_several_conditions_are_joined_by_and(run: Run, tmp_path: Path, name: str) -> None:
+    frame = pd.DataFrame({"x": [0, 1, 2, 3], "name": list("abcd")})
+    expected = frame[
+        ((frame["x"] > 1) | (frame["name"] == "a")) & ((frame["x"] < 3) | (frame["name"] == "d"))
+    ]
+    path = tmp_path / "few"
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=4), path)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    printed = run(*JOINED[name](path)).stdout
+    if name == "count":
+        assert printed == f"{len(expected)}\n"
+    elif name == "compact":
+        assert len(dask_tfrecord.open_dataset(path).files) == 3  # the last two files became one
+    else:
+        if name.startswith("convert"):
+            printed = run("cat", tmp_path / "out").stdout
+        rows = [json.loads(line) for line in printed.splitlines()]
+        assert [row["x"] for row in rows] == expected["x"].tolist()
+
+
+REPEATED = {
+    "count people --version 1 --version 1": "--version",
+    "count people --json --json": "--json",
+    "head people -n 1 --rows 2": "-n or --rows",
+    "cat people --record-type example --record-type bytes": "--record-type",
+    "count people --schema people --schema people": "--schema",
+    "count people --type born=int8 --type born=int16": "'born'",
+    "count people --storage-options a=1 --storage-options a=2": "'a'",
+    "delete people --where x==1 --yes --keep-versions --no-keep-versions": "--no-keep-versions",
+    "expire people --versions 1 --versions 2": "--versions",
+    "cleanup people --older-than 1d --older-than 2d": "--older-than",
+    "compact people --threads 1 --threads 2": "--threads",
+    "convert people out --compression gzip --compression none": "--compression",
+    "convert people out --to csv --to parquet": "--to",
+    "add-snapshot people --split all --split all": "--split",
+    "serve people --to tcp://127.0.0.1:0 --to tcp://127.0.0.1:0": "--to",
+    "--traceback --traceback count people": "--traceback",
+}
+
+
+@pytest.mark.parametrize("arguments", REPEATED)
+def test_an_option_with_one_value_is_refused_the_second_time(
+    run: Run, people: Path, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(people.parent)
+    error = run(*arguments.split(), code=2).stderr
+    assert f"{REPEATED[arguments]} is passed twice, but has one value; pass it once" in error
+
+
+def test_splits_and_names_are_collected(run: Run, tmp_path: Path) -> None:
+    ddf = dd.from_dict({"x": [1, 2, 3], "k": ["a", "b", "c"], "l": [1, 1, 1]}, npartitions=1)
+    for number, name in enumerate(["train", "eval", "test"]):
+        directory = tmp_path / "tfx" / f"Split-{name}"
+        dask_tfrecord.to_tfrecord(ddf.partitions[0].head(number + 1, compute=False), directory)
+    for splits, rows in ((["train"], 1), (["train", "eval"], 3), (["train,test", "eval"], 6)):
+        given = [part for split in splits for part in ("--split", split)]
+        assert run("count", tmp_path / "tfx", *given).stdout == f"{rows}\n"
+    out = tmp_path / "out"
+    run("convert", tmp_path / "tfx" / "Split-test", out, "--partition-on", "k", "--partition-on", "l")
+    assert json.loads(
+        run("head", out, "--columns", "x", "--columns", "k,l").stdout.splitlines()[0]
+    ).keys() == {
+        "x",
+        "k",
+        "l",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ("expire people --keep 3", "expire has no option --keep; did you mean --versions?"),
+        ("compact people --keep", "compact has no option --keep; did you mean --keep-versions?"),
+        ("cleanup people --older 3", "did you mean --older-than?"),
+        ("restore people --version 3", "pass VERSION without the option name, as in restore PATH 1"),
+        (
+            "verify people --deep",
+            "verify has no option --deep; dask-tfrecord verify --help lists its options",
+        ),
+        ("head people --limit 3", "did you mean --rows?"),
+        ("count people --wher x==1", "did you mean --where?"),
+        ("serve people --port 80", "did you mean --to?"),
+    ],
+)
+def test_an_unknown_option_names_the_one_that_is_meant(run: Run, arguments: str, advice: str) -> None:
+    assert advice in run(*arguments.split(), code=2).stderr
+
+
 def test_a_warning_advises_options(run: Run, tmp_path: Path) -> None:
     path = fill(tmp_path / "events", {"events.out": events(9)})
     for command in ("count", "add-snapshot"):

@@ -95,12 +95,24 @@ def test_delete_asks_first(
     run: Run, people: Path, options: list[str], answer: str | None, code: int, left: list[int]
 ) -> None:
     result = run("delete", people, "--where", "born < 1900", *options, code=code, input=answer)
-    asked = "Delete 1 of 3 rows? This drops 0 files and rewrites 1 file," in result.stderr
+    asked = "Delete 1 of 3 rows where born < 1900? This drops 0 files and rewrites 1 file," in result.stderr
     assert asked == ("and keeps the versions before it" in result.stderr) == (not options)
     if code == 0:
         verb = "would be deleted" if "--dry-run" in options else "deleted"
         assert result.stdout.startswith(f"1 row {verb}: 0 files dropped and 1 file rewritten, of ")
     assert born(people) == left
+
+
+def test_delete_joins_its_conditions_and_shows_them_before_it_deletes(run: Run, people: Path) -> None:
+    where = ("--where", "born < 1910 or name is None", "--where", "born > 1850 # \x1b[2J")
+    assert (
+        "is not a condition" in run("delete", people, *where, "--yes", code=2).stderr
+    )  # an open parenthesis
+    where = ("--where", "born < 1910 or name is None", "--where", "born > 1850")
+    asked = run("delete", people, *where, code=1, input="n\n").stderr
+    assert asked.startswith("Delete 1 of 3 rows where (born < 1910 or name is None) and (born > 1850)? ")
+    run("delete", people, *where, "--yes")
+    assert born(people) == [1815, 1912]
 
 
 def test_delete_asks_nothing_if_no_row_matches(run: Run, people: Path) -> None:

@@ -8,8 +8,11 @@ Dask imports this module each time its own command line starts, for example when
 
 import importlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -50,7 +53,9 @@ _OTHER_NAMES = {
     "vacuum": "expire",
 }
 
-_INTERRUPTED = 130  # the exit code that a shell reports for a program ended by SIGINT
+# The exit codes that a shell reports for a program ended by SIGINT or SIGPIPE.
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
 
 
 class LazyGroup(click.Group):
@@ -86,9 +91,11 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _prepare_streams()
         if not args:  # without arguments, click prints the help text of the command
             return super().parse_args(ctx, args)
-        with _printable_errors():
+        with _printable_errors(), writing_output():  # --help and --version print while they are parsed
+            refuse_repeated(self, ctx, args)
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -101,6 +108,72 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(_INTERRUPTED)
+
+
+def refuse_repeated(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """Raise UsageError if an option with one value is passed twice. click would use only the last value.
+
+    If an option such as --help is passed, which replaces the command, nothing is refused.
+    """
+    _, _, given = command.make_parser(ctx).parse_args([*args])
+    counts = Counter(param for param in given if isinstance(param, click.Option))
+    if any(param.is_eager for param in counts):
+        return
+    for param, count in counts.items():
+        if count > 1 and not param.multiple:
+            names = " or ".join([*param.opts, *param.secondary_opts])
+            times = "twice" if count == 2 else f"{count} times"
+            raise click.UsageError(f"{names} is passed {times}, but has one value; pass it once", ctx)
+
+
+class _StderrWithoutErrors:
+    """Wrap stderr, and ignore failed writes, because the exit code still tells how the command ended."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def _prepare_streams() -> None:
+    """Connect closed standard streams to the null device, and ignore failed writes to stderr.
+
+    If a standard stream stayed closed, its descriptor would go to the next opened file, for example a data
+    file, and the messages of libraries would be written to that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(null, True)  # so that workers have the stream, too
+            setattr(sys, name, open(null, mode, closefd=False))  # noqa: SIM115
+    if not isinstance(sys.stderr, _StderrWithoutErrors):
+        sys.stderr = _StderrWithoutErrors(sys.stderr)
+
+
+@contextmanager
+def writing_output(consequence: str = "") -> Iterator[None]:
+    """Translate a failed write to stdout: exit quietly if the reader of the pipe has ended, or raise a
+    ClickException, for example if the disk is full. The error message ends with ``consequence``.
+    """
+    try:
+        yield
+    except OSError as error:
+        with suppress(OSError, ValueError):  # a test may replace stdout by a stream without a descriptor
+            # Python flushes stdout when it ends, and would print another error.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise click.exceptions.Exit(_BROKEN_PIPE) from None
+        raise click.ClickException(f"the output: {error.strerror or error}{consequence}") from None
 
 
 @contextmanager
