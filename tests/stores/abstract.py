@@ -13,6 +13,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
+from changed_files import ChangedFiles
 from failing_changes import DIFFERENT, FailingChanges
 from faults import Faults
 from interrupted_creation import interrupt_creations
@@ -38,7 +39,7 @@ from dask_tfrecord.files.storage.store import Store, unfinished_uploads
 
 
 @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
-class StoreSuite(FailingChanges):
+class StoreSuite(ChangedFiles, FailingChanges):
     """The tests of one store. The fixture ``place`` is the URL of a directory that does not exist yet."""
 
     # Passed to the filesystem.

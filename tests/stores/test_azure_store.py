@@ -46,6 +46,9 @@ class TestAzureStore(RemoteSuite):
         with faulty_requests(AioHttpTransport, "send", faults):
             yield
 
+    def test_a_planned_read_follows_files_that_another_process_moves(self, place: str) -> None:
+        self.check_a_change_by_another_process(place)
+
     def test_each_file_is_created_by_one_of_two_processes(self, place: str) -> None:
         check_race(place, self.options)
 

@@ -114,3 +114,19 @@ def test_ranges_are_right_or_refused(web: Web) -> None:
     right_or_refused(lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
     batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=True, seed=7)
     assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # blockcache never closes its copy
+@pytest.mark.parametrize("cache", ["filecache", "simplecache", "blockcache"])
+@pytest.mark.parametrize("path", ["keys", "foreign/", "gzip/"])
+def test_a_cache_of_fsspec_downloads_each_file_once(web: Web, tmp_path: Path, cache: str, path: str) -> None:
+    options = {cache: {"cache_storage": str(tmp_path)}}
+    read = {"blocksize": None, "storage_options": options}
+    assert numbers(f"{cache}::{web.url}/{path}", **read) == [*range(ROWS)]
+    web.asked.clear()
+    assert numbers(f"{cache}::{web.url}/{path}", **read) == [*range(ROWS)]
+    if cache != "blockcache" or web.ranges:
+        asked = [
+            one for method, one, _ in web.asked if method == "GET" and one.endswith((".tfrecord", ".gz"))
+        ]
+        assert not asked

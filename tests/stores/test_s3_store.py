@@ -126,6 +126,9 @@ class TestS3Store(S3Suite):
     def test_a_kill_at_any_request_leaves_the_old_rows_or_the_new(self, place: str, mode: str) -> None:
         check_kills(place, self.options, mode)
 
+    def test_a_planned_read_follows_files_that_another_process_moves(self, place: str) -> None:
+        self.check_a_change_by_another_process(place)
+
     def test_a_filter_on_a_stored_column_fetches_only_the_matching_images(self, place: str) -> None:
         images = [bytes([number % 256]) * 50_000 for number in range(400)]
         frame = pd.DataFrame({"label": [number % 100 for number in range(400)]})

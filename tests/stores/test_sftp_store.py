@@ -31,6 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 @needs_sshd
 class TestSFTPStore(RemoteSuite):
+    stamps_files = False
     options: ClassVar[dict[str, Any]] = {}
     names: ClassVar[list[str]] = ["a?b"]
 

@@ -208,7 +208,7 @@ def destination(
         problem = f"{without_credentials(text)!r} contains a line break or another control character"
         raise DestinationError(problem, "choose a directory without it in its name")
     store = Store.at(text, storage_options, filesystem)
-    check_writable(store.fs)
+    check_writable(store.cache or store.fs)
     if not store.is_remote:  # on a remote store, these checks would need additional requests
         directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
         store.refuse_links(f"{one}/" for one in directories)

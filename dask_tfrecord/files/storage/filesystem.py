@@ -17,6 +17,7 @@ from fsspec import AbstractFileSystem, available_protocols, get_filesystem_class
 from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
@@ -331,6 +332,15 @@ def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
 
             return SFTP
     return kind
+
+
+def source_of(fs: AbstractFileSystem) -> AbstractFileSystem:
+    """Return the filesystem that a cache of fsspec reads from. Return any other filesystem itself."""
+    if not isinstance(fs, CachingFileSystem):
+        return fs
+    source = source_of(fs.fs)
+    kind = _extended(type(source))
+    return source if kind is type(source) else kind(*source.storage_args, **source.storage_options)
 
 
 def protocols_of(fs: AbstractFileSystem) -> frozenset[str]:

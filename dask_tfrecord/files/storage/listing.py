@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -18,7 +19,13 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
-from dask_tfrecord.files.storage.filesystem import Filesystem, is_hidden, open_path, without_duplicates
+from dask_tfrecord.files.storage.filesystem import (
+    Filesystem,
+    is_hidden,
+    open_path,
+    source_of,
+    without_duplicates,
+)
 from dask_tfrecord.files.storage.location import ExpectedFile
 from dask_tfrecord.files.storage.paths import (
     expand_braces,
@@ -239,7 +246,7 @@ def with_trailing_slash(store: Store) -> Store:
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
-        return Store.of(store.fs, f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
+        return replace(store, root=f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
     except FileNotFoundError:
         return store
 
@@ -305,7 +312,7 @@ def _without_protocol(
             yield str(store.fs._strip_protocol(text))
             continue
         fs, here = open_path(text, options, filesystem)
-        if fs != store.fs:
+        if source_of(fs) != store.fs:
             problem = "the paths of one call must be on one filesystem"
             advice = "read each filesystem with one call and join the results with dask.dataframe.concat"
             raise TFRecordError(problem, advice, path=store.public())

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -20,6 +20,7 @@ from fsspec.utils import tokenize
 
 from dask_tfrecord.codec import SparseReader, crc32c
 from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
+from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store_failures import store_failure, without_credentials
@@ -45,6 +46,9 @@ _STAMPS = (
     "modified",
     "created",
 )
+
+# The protocols of stores whose requests for data contain the ETag that the listing states.
+_CHECKS_ETAGS = frozenset({"s3", "s3a", "abfs", "abfss", "az"})
 
 _ADVICE = "if it was rewritten on purpose, read the dataset again"
 
@@ -110,6 +114,8 @@ class ExpectedFile:
         """Raise an actionable error for a store failure; raise any other error unchanged."""
         if isinstance(error, TFRecordError):
             raise error
+        if isinstance(error, FileNotFoundError):
+            self._look_again()  # a failure of the store would hide that another process removed the file
         if (failure := store_failure(error, self.path)) is not None:
             raise failure from error
         self._look_again()
@@ -231,14 +237,25 @@ class FollowingReader(_ReaderOfReader):
         super().__init__(reader)
         self._position, self._open_at = start, open_at
 
+    def peek(self, count: int) -> bytes:
+        return self._follow(lambda reader: reader.peek(count))
+
     def readinto(self, view: memoryview) -> int:
-        try:
-            count = self._reader.readinto(view)
-        except FileNotFoundError:
-            self._reader = self._open_at(self._position)
-            count = self._reader.readinto(view)
+        count = self._follow(lambda reader: reader.readinto(view))
         self._position += count
         return count
+
+    def _follow(self, read: Callable[[FileReader], _T]) -> _T:
+        """Call ``read`` with the reader. If the file is missing, open it again, and repeat the call.
+
+        fsspec opens a file without a request if it is in a cached listing, so the first read may be the first
+        operation that finds the file missing.
+        """
+        try:
+            return read(self._reader)
+        except FileNotFoundError:
+            self._reader = self._open_at(self._position)
+            return read(self._reader)
 
 
 @dataclass
@@ -310,6 +327,8 @@ class Location:
     # for the file at the paths that the function yields. After the last path, the function may raise an error
     # that explains why the file is missing.
     elsewhere: Callable[[Any, str], Iterator[str]] | None = None
+    # A cache of fsspec on top of ``fs``. Only the content of data files and column files comes from it.
+    cache: AbstractFileSystem | None = None
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
@@ -326,7 +345,8 @@ class Location:
 
     def __dask_tokenize__(self) -> tuple[str, ...]:
         fs = self.fs
-        return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options), self.root
+        cache = () if self.cache is None else (type(self.cache).__qualname__, self.cache.storage_options)
+        return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options, *cache), self.root
 
     def join(self, relative: str) -> str:
         return f"{self.root.rstrip('/')}/{relative}"
@@ -471,7 +491,10 @@ class Location:
             self.public(path), size, stamp, not start and stop is None, lambda: self._look(path)
         )
         try:
-            file = stack.enter_context(self._open_file(path, expected))
+            file = None
+            if self.cache is not None and self.is_remote:
+                file = open_cached(self.cache, path, size)
+            file = stack.enter_context(self._open_file(path, expected) if file is None else file)
             expected.check(self._details(file, path, expected))
             if start:
                 file.seek(start)
@@ -489,6 +512,8 @@ class Location:
             elif expected.size is not None:
                 # Request one byte more than expected, to detect that the file has become larger.
                 options["size"] = expected.size + 1
+        if expected.stamp and _CHECKS_ETAGS.isdisjoint(protocols_of(self.fs)):
+            self.fs.invalidate_cache(path)  # fsspec would take the info of the file from an old listing
         file = self.fs.open(path, "rb", **options)
         # In fsspec, all readers of an in-memory file share one file object, and therefore one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
@@ -507,6 +532,11 @@ class Location:
 
         Each range consists of a path, a start and a stop. Raise FileRemovedError if a file was removed.
         """
+        if self.cache is not None and self.is_remote:
+            found = read_cached(self.cache, ranges)
+            missing = [one for one, data in zip(ranges, found, strict=True) if data is None]
+            others = iter(replace(self, cache=None).read_ranges(missing) if missing else ())
+            return [next(others) if data is None else data for data in found]
         with suppress(FileNotFoundError):
             return self._read_ranges(ranges)
 

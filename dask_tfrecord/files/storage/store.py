@@ -11,6 +11,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 from glob import has_magic
@@ -32,6 +33,7 @@ from dask_tfrecord.files.storage.filesystem import (
     LinkFollowingDisk,
     open_path,
     protocols_of,
+    source_of,
     without_duplicates,
 )
 from dask_tfrecord.files.storage.location import REQUEST_BYTES, ExpectedFile, Location
@@ -90,8 +92,10 @@ class Store(Location, ABC):
         text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
-        fs.invalidate_cache()
-        return Store.of(fs, root)
+        source = source_of(fs)
+        source.invalidate_cache()
+        store = Store.of(source, root)
+        return store if source is fs else replace(store, cache=fs)
 
     @staticmethod
     def of(fs: AbstractFileSystem, root: str) -> "Store":
