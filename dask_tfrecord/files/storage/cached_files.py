@@ -1,7 +1,7 @@
 """Open files through the caches of fsspec, such as ``simplecache``.
 
-Listings and metadata never come from a cache. A file whose copy in the cache does not have the listed size does
-not come from the cache, either.
+Listings and metadata never come from a cache. If the copy of a file does not have the listed size, the file
+does not come from the cache, either.
 """
 
 import logging
