@@ -105,7 +105,8 @@ class Facts(OpenedPath):
 
         If ``num_rows`` is None, `count_rows` reads the files to count the rows.
         """
-        return None if self._rows.null_count else _sum(self._rows)
+        counts = _row_counts(self._plan_of_files)
+        return None if counts.null_count else _sum(counts)
 
     @property
     def nbytes(self) -> int:
@@ -128,10 +129,10 @@ class Facts(OpenedPath):
 
         The table has the columns ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
         """
-        paths = self._plan_of_files.store.public_paths(self._files.paths)
-        sizes = self._files["bytes"]
-        table = pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes, "rows": self._rows})
-        for name, values in self._plan_of_files.partition_values.items():
+        plan = self._plan_of_files  # a commit of another thread may replace the plan
+        paths = pa.array(plan.store.public_paths(plan.files.paths), pa.string())
+        table = pa.table({"path": paths, "bytes": plan.files["bytes"], "rows": _row_counts(plan)})
+        for name, values in plan.partition_values.items():
             table = table.append_column(name, values)
         return table
 
@@ -146,17 +147,18 @@ class Facts(OpenedPath):
     @cached_property
     def codecs(self) -> list[str]:
         """The codecs of a sample of the files. The name "none" stands for uncompressed files."""
-        files = self._files.take(np.arange(0, len(self._files), max(1, len(self._files) // _DETECTED_FILES)))
+        plan = self._plan_of_files
+        count = len(plan.files)
+        files = plan.files.take(np.arange(0, count, max(1, count // _DETECTED_FILES)))
         sizes = zip(files.paths, files["bytes"].to_pylist(), strict=True)
-        store = self._plan_of_files.store
-        heads = store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
+        heads = plan.store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
 
     @property
     def partitioning(self) -> pads.Partitioning:
         """The names and types of the partition columns. The table `files` contains the partition values."""
-        names = [*self._plan_of_files.partition_values]
-        return pads.partitioning(self._plan_of_files.schema.select(names).arrow, flavor="hive")
+        plan = self._plan_of_files
+        return pads.partitioning(plan.schema.select([*plan.partition_values]).arrow, flavor="hive")
 
     @cached_property
     def splits(self) -> dict[str, int | None]:
@@ -165,9 +167,10 @@ class Facts(OpenedPath):
         The splits are the values of the partition column ``split``. Without a partition column ``split``, the
         dict is empty.
         """
-        if SPLIT not in self._plan_of_files.partition_values:
+        plan = self._plan_of_files
+        if SPLIT not in plan.partition_values:
             return {}
-        files = pa.table({"split": self._plan_of_files.partition_values[SPLIT], "rows": self._rows})
+        files = pa.table({"split": plan.partition_values[SPLIT], "rows": _row_counts(plan)})
         keeps_nulls = pc.ScalarAggregateOptions(skip_nulls=False)
         sums = files.group_by("split").aggregate([("rows", "sum", keeps_nulls)])
         return dict(zip(sums["split"].to_pylist(), sums["rows_sum"].to_pylist(), strict=True))
@@ -175,8 +178,8 @@ class Facts(OpenedPath):
     @cached_property
     def supervised_keys(self) -> tuple[str, ...]:
         """The input and label columns that TFDS's ``dataset_info.json`` names, or an empty tuple."""
-        paths = self._files.slice(0, 1).paths
-        infos = (read_info(self._plan_of_files.store, parent_of(path)) for path in paths)
+        plan = self._plan_of_files
+        infos = (read_info(plan.store, parent_of(path)) for path in plan.files.slice(0, 1).paths)
         return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
 
     @cached_property
@@ -190,38 +193,10 @@ class Facts(OpenedPath):
         the snapshot. A statistic is None if it is unknown, for example if it is unknown how many rows of a
         file pass the filters.
         """
-        rows = [self._column(one) for item in self._selected.fields for one in item.family]
-        names = [one.name for item in self._selected.fields for one in item.family]
-        return pd.DataFrame(rows, pd.Index(names, name="column"), dtype=object)
-
-    @cached_property
-    def _rows(self) -> pa.Array:
-        """For each file, the number of rows that pass the filters, or null if this number is unknown."""
-        # A plan without files contains one empty partition.
-        return self._plan_of_files.counts[: len(self._files)]
-
-    def _column(self, item: Field) -> "ColumnStatistics":
-        counts, values = self._rows, self._plan_of_files.partition_values.get(item.name)
-        if values is not None:
-            nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
-            return ColumnStatistics(item.type, "directory", nulls, *_bounds(values, values))
-        unknown = ColumnStatistics(item.type, feature_text(item))
-        if counts.null_count or "file_records" not in self._files:
-            return unknown
-        files, name = self._files.filter(pc.greater(counts, 0)), statistics_name(item.name)
-        if name not in files or files[name].null_count:
-            return unknown._replace(nulls=None if len(files) else 0)
-        statistics = files[name].combine_chunks()
-        known = {one.name: statistics.field(one.name) for one in statistics.type}
-        described = unknown._replace(nulls=_sum(known["nulls"]))
-        if "min_length" in known:
-            shortest, longest = _bounds(known["min_length"], known["max_length"])
-            return described._replace(min_length=shortest, max_length=longest)
-        has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["file_records"]))
-        if not pc.all(has_bounds, min_count=0).as_py():
-            return described
-        least, greatest = _bounds(known["min"], known["max"])
-        return described._replace(min=least, max=greatest)
+        plan = self._plan_of_files
+        columns = [one for item in self.columns_of(plan).fields for one in item.family]
+        rows = [_statistics(plan, one) for one in columns]
+        return pd.DataFrame(rows, pd.Index([one.name for one in columns], name="column"), dtype=object)
 
 
 class ColumnStatistics(NamedTuple):
@@ -234,6 +209,35 @@ class ColumnStatistics(NamedTuple):
     max: Any = None
     min_length: int | None = None
     max_length: int | None = None
+
+
+def _row_counts(plan: ReadPlan) -> pa.Array:
+    """Return the number of rows in each file that pass the filters, or null if the number is unknown."""
+    return plan.counts[: len(plan.files)]  # a plan without files contains one empty partition
+
+
+def _statistics(plan: ReadPlan, item: Field) -> ColumnStatistics:
+    counts, values = _row_counts(plan), plan.partition_values.get(item.name)
+    if values is not None:
+        nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
+        return ColumnStatistics(item.type, "directory", nulls, *_bounds(values, values))
+    unknown = ColumnStatistics(item.type, feature_text(item))
+    if counts.null_count or "file_records" not in plan.files:
+        return unknown
+    files, name = plan.files.filter(pc.greater(counts, 0)), statistics_name(item.name)
+    if name not in files or files[name].null_count:
+        return unknown._replace(nulls=None if len(files) else 0)
+    statistics = files[name].combine_chunks()
+    known = {one.name: statistics.field(one.name) for one in statistics.type}
+    described = unknown._replace(nulls=_sum(known["nulls"]))
+    if "min_length" in known:
+        shortest, longest = _bounds(known["min_length"], known["max_length"])
+        return described._replace(min_length=shortest, max_length=longest)
+    has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["file_records"]))
+    if not pc.all(has_bounds, min_count=0).as_py():
+        return described
+    least, greatest = _bounds(known["min"], known["max"])
+    return described._replace(min=least, max=greatest)
 
 
 def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:

@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.description import Facts
 from dask_tfrecord.errors import NotFoundError, TFRecordError
-from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan
+from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan, Source
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -63,16 +63,9 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         return Dataset, (self._path, self._names, self._keywords, self._found)
 
     @cached_property
-    def _plan(self) -> ReadPlan:
-        return self.plan(blocksize=PIECE_BYTES)
-
-    @cached_property
-    def _pieces(self) -> Sequence[int]:
-        return range(self._plan.npartitions)
-
-    @cached_property
-    def _shared(self) -> SharedPlan:
-        return SharedPlan()
+    def _source(self) -> Source:
+        plan = self.plan(blocksize=PIECE_BYTES)
+        return Source(plan, range(plan.npartitions), SharedPlan())
 
     @public_function
     def filter(self, expression: pc.Expression) -> "Dataset":

@@ -1,9 +1,10 @@
 """Select rows by index, as `Dataset.take` and `RecordTable` do, or by filters (`filter_mask`)."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,12 @@ class NumberedRows:
 
     def __len__(self) -> int:
         return int(self.starts[-1]) if self._passing is None else len(self._passing)
+
+    def with_plan(self, plan: ReadPlan) -> Self:
+        """Return a copy that reads the same rows with another plan, such as one with a new filesystem."""
+        found = copy(self)
+        found.plan = plan
+        return found
 
     def record(self, number: int) -> int:
         """Convert a row index to a record index. Raise IndexError if no row has this index."""

@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import every_dtype
+import inside_tasks
 import operations
 import pandas as pd
 import pyarrow as pa
@@ -170,3 +171,18 @@ def test_persisted_rows_are_written_over_what_they_were_read_from(written: Path,
     kept = client.persist(plan.assign(m=1))
     assert to_tfrecord(kept, written, overwrite=True, compute_kwargs={"scheduler": client}).rows == 20
     assert sorted(read_tfrecord(written)["n"].compute(scheduler="sync")) == list(range(20))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("use", [*inside_tasks.USES])
+def test_tasks_that_fill_all_threads_of_a_cluster_do_not_wait_for_each_other(
+    tmp_path: Path, client: Client, use: str
+) -> None:
+    path = str(tmp_path / "a")
+    frame = pd.DataFrame({"n": range(60), "text": ["a", "b", "c"] * 20})
+    to_tfrecord(dd.from_pandas(frame, npartitions=20), path, compute_kwargs={"scheduler": "sync"})
+    tasks = [client.submit(inside_tasks.USES[use], path, pure=False) for _ in range(3)]
+    try:
+        assert [task.result(timeout=120) for task in tasks] == [60] * 3
+    finally:
+        client.cancel(tasks, force=True)

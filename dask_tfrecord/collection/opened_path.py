@@ -36,9 +36,10 @@ class OpenedPath:
         self._set(path, columns, keywords)
 
     def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
-        vars(self).clear()  # drop the values that were cached for another version of the dataset
-        self._path, self._keywords, self._found = path, keywords, found
-        self._names = None if columns is None else arguments.names("columns", columns)
+        names = None if columns is None else arguments.names("columns", columns)
+        # One assignment replaces all attributes, and with them the values that were cached for another
+        # version of the dataset. Another thread sees either all old values or all new values.
+        self.__dict__ = {"_path": path, "_names": names, "_keywords": keywords, "_found": found}
 
     @property
     def _root(self) -> Any:
@@ -52,7 +53,8 @@ class OpenedPath:
 
     def _opened(self, request: ReadRequest | None = None) -> ReadPlan:
         """Return the unfiltered plan in which each file is one partition."""
-        if self._found is None:
+        state = vars(self)  # a commit of another thread may replace the dict
+        if state["_found"] is None:
             request = request or read_request(self._names, **self._keywords)
             path = self._path if isinstance(self._path, str | os.PathLike) else as_paths(self._path)
             found = discovery.find(path, request, _each(path))
@@ -60,8 +62,9 @@ class OpenedPath:
             if quarantine is not None:
                 check_quarantine_path(quarantine, found.store)
                 refuse_other_files(quarantine)
-            self._found = found
-        return self._found
+            state["_found"] = found
+        plan: ReadPlan = state["_found"]
+        return plan
 
     def plan(self, **how: Any) -> ReadPlan:
         """Plan a read of the opened path. ``how`` contains keywords that divide the rows into partitions."""

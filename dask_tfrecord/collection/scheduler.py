@@ -1,8 +1,9 @@
 """Run small tasks on Dask's current scheduler, check clusters before use, and log the progress of jobs.
 
-The module never imports the optional package `distributed`, because a process that uses a cluster has already
-imported it. Each task of a job returns a `Report`. Dask's local schedulers pass the reports to a callback in
-this process. Workers of a `distributed` cluster send each report, without the result, to the clients.
+The module never imports the optional package `distributed` first, because a process that uses a cluster has
+already imported it. Each task of a job returns a `Report`. Dask's local schedulers pass the reports to a
+callback in this process. Workers of a `distributed` cluster send each report, without the result, to the
+clients.
 """
 
 import logging
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from threading import Timer
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
@@ -71,7 +73,7 @@ def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps
         parts = result if type(result) in (list, tuple) else [result]
         rows, size = (sum(getattr(part, name, 0) for part in parts) for name in ("records", "bytes"))
     found = Report(job, step, steps, task, tasks, rows, size, result)
-    distributed = sys.modules.get("distributed")
+    distributed = _imported_distributed()
     if distributed is not None:
         with suppress(Exception):  # `get_worker` raises if no distributed worker runs the task
             distributed.get_worker().log_event(_TOPIC, found[:-1])
@@ -231,7 +233,7 @@ def check_cluster(scheduler: Any = None) -> None:
     forever. Each worker is checked once for each client. The check is skipped inside a task, without a
     cluster, and with an asynchronous client. By default, Dask's current scheduler is checked.
     """
-    distributed = sys.modules.get("distributed")
+    distributed = _imported_distributed()
     if distributed is None or _is_in_task(distributed):
         return
     client = _client_of(scheduler)
@@ -263,9 +265,30 @@ def check_cluster(scheduler: Any = None) -> None:
 
 def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning in this process and, if this process is a worker of a cluster, also in the client."""
-    distributed = sys.modules.get("distributed")
+    distributed = _imported_distributed()
     warn = warnings.warn if distributed is None else distributed.warn
     warn(message, category, 4)
+
+
+def leave_thread_pool() -> None:
+    """In a task of a cluster, let the worker run another task beside the current one.
+
+    Threads of the current task can then wait for tasks of the cluster. Without this call, these tasks could
+    wait forever for the slot of the current task.
+    """
+    distributed = _imported_distributed()
+    if distributed is not None and _is_in_task(distributed) and _client_of(None) is not None:
+        with suppress(Exception):  # the task has already left the pool, or runs outside of a pool
+            distributed.secede()
+
+
+def _imported_distributed() -> Any:
+    """Return the module `distributed` if the process has imported it, otherwise None."""
+    if "distributed" not in sys.modules:
+        return None
+    with suppress(ImportError):
+        return import_module("distributed")  # waits while another thread is still importing the module
+    return None
 
 
 def _client_of(scheduler: Any) -> Any:

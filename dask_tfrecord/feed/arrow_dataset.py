@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,17 @@ class SharedPlan:
         return latest[1]
 
 
+class Source(NamedTuple):
+    """The rows of an `ArrowDataset`: a plan, the indices of the partitions to read, and the latest reads.
+
+    Methods take the source once, because a commit of another thread may replace it.
+    """
+
+    plan: ReadPlan
+    pieces: Sequence[int]
+    shared: SharedPlan
+
+
 class ArrowDataset(pads.FileSystemDataset):
     """Implement the methods of `Dataset` that query engines call. Subclasses define which rows are read.
 
@@ -64,10 +75,8 @@ class ArrowDataset(pads.FileSystemDataset):
     query with a limit stops reading as soon as there are enough rows.
     """
 
-    _plan: ReadPlan
+    _source: Source
     _selected: Schema
-    _pieces: Sequence[int]
-    _shared: SharedPlan
 
     def _set_parent(self) -> None:
         """Initialise the parent class, whose schema and files are never used."""
@@ -89,12 +98,13 @@ class ArrowDataset(pads.FileSystemDataset):
         schema of the dataset. A filter that is passed with a schema follows the rules of DataFusion: NaN is
         greater than all other numbers, and `isin` returns null for a null.
         """
-        pieces = self._pieces
+        source, selected = self._source, self._selected
+        pieces = source.pieces
         if filter is not None:
-            partition = self._partitioner([], self._predicate(filter, sql_rules=True))
+            partition = self._partitioner(source, [], self._predicate(filter, sql_rules=True))
             # DataFusion requires at least one fragment.
             pieces = [piece for piece in pieces if partition(piece).splits] or pieces[:1]
-        return (Fragment(self._plan, self._selected, [one], self._shared) for one in pieces)
+        return (Fragment(source.plan, selected, [one], source.shared) for one in pieces)
 
     def scanner(
         self,
@@ -185,21 +195,24 @@ class ArrowDataset(pads.FileSystemDataset):
         self, names: list[str], predicate: Predicate | None, count_only: bool
     ) -> Generator[pa.Table, None, None]:
         with calling(ArrowDataset.scanner):
-            partition = self._partitioner([] if count_only else names, predicate)
-            for piece in self._pieces:
+            source = self._source
+            partition = self._partitioner(source, [] if count_only else names, predicate)
+            for piece in source.pieces:
                 yield from partition(piece).stream()
 
-    def _partitioner(self, names: list[str], predicate: Predicate | None) -> Callable[[int], Partition]:
+    def _partitioner(
+        self, source: Source, names: list[str], predicate: Predicate | None
+    ) -> Callable[[int], Partition]:
         """Plan the read of the columns ``names``, for the rows that pass ``predicate``.
 
         The fragments of a dataset share the latest plan.
         """
 
         def planned() -> Callable[[int], Partition]:
-            plan = _filtered(self._plan, predicate)
-            return plan.partitioner(self._selected.select(names), plan.filters)
+            plan = _filtered(source.plan, predicate)
+            return plan.partitioner(plan.schema.select(names), plan.filters)
 
-        return self._shared.get((names, pickle.dumps(predicate)), planned)
+        return source.shared.get((names, pickle.dumps(predicate)), planned)
 
     def __arrow_c_schema__(self) -> Any:
         return self.schema.__arrow_c_schema__()
@@ -232,15 +245,14 @@ class Fragment(ArrowDataset):
     def __init__(
         self, plan: ReadPlan, selected: Schema, pieces: Sequence[int], shared: SharedPlan | None = None
     ) -> None:
-        self._plan, self._selected, self._pieces = plan, selected, pieces
-        self._shared = shared or SharedPlan()
+        self._source, self._selected = Source(plan, pieces, shared or SharedPlan()), selected
         self._set_parent()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fragment, (self._plan, self._selected, self._pieces)
+        return Fragment, (self._source.plan, self._selected, self._source.pieces)
 
     def __repr__(self) -> str:
-        return f"Fragment({self._plan.store.public()!r}, pieces {[*self._pieces]})"
+        return f"Fragment({self._source.plan.store.public()!r}, pieces {[*self._source.pieces]})"
 
     def scanner(  # type: ignore[override]  # as in pyarrow, `scanner` of a fragment takes a schema first, that of a dataset takes none
         self,

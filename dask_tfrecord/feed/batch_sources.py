@@ -8,7 +8,7 @@ pieces and then copying the rows of each batch.
 import hashlib
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -26,7 +26,7 @@ from dask_tfrecord.codec import Ints, pool_array, raise_pool_limit
 from dask_tfrecord.collection.frames import pandas_to_arrow
 from dask_tfrecord.collection.frames.schema_plan import plan_schema
 from dask_tfrecord.collection.opened_path import open_columns
-from dask_tfrecord.collection.scheduler import compute_each
+from dask_tfrecord.collection.scheduler import compute_each, leave_thread_pool
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.errors import (
@@ -168,6 +168,9 @@ class ShuffleWindow:
         return FileChangedError(f"a file changed while its records were shuffled: {error}")
 
 
+_Usable: TypeAlias = tuple[int | None, Callable[[int], Partition] | None]
+
+
 class DatasetSource:
     """A TFRecord dataset, divided into pieces of about ``blocksize`` stored bytes.
 
@@ -182,11 +185,12 @@ class DatasetSource:
         self.counts: Sequence[int] | None = self._count()
         self.version = self.dataset.version
         self.fingerprint = fingerprint(self.dataset, self.counts)
-        self._partitioner = self.dataset.partitioner(self.schema)
-        self._process: int | None = os.getpid()
+        # The id of a process, and the function that returns the pieces in this process. One attribute
+        # contains both, so that no thread sees the new id together with the old function.
+        self._usable: _Usable = os.getpid(), self.dataset.partitioner(self.schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_partitioner": None, "_process": None}  # `_partition` recreates the two
+        return {**vars(self), "_usable": (None, None)}  # `_partition` recreates the function
 
     def _count(self) -> list[int]:
         """Count the rows of each piece. Dask tasks read the pieces whose number of rows is unknown."""
@@ -227,10 +231,12 @@ class DatasetSource:
         return EncodedRows(piece, blocks)
 
     def _partition(self, piece: int) -> Partition:
-        if os.getpid() != self._process:
-            self.dataset, self._process = usable_after_fork(self.dataset), os.getpid()
-            self._partitioner = self.dataset.partitioner(self.schema)
-        return self._partitioner(piece)
+        process, partition = self._usable
+        if partition is None or process != os.getpid():
+            self.dataset = usable_after_fork(self.dataset)
+            partition = self.dataset.partitioner(self.schema)
+            self._usable = os.getpid(), partition
+        return partition(piece)
 
     def _keeps_records(self) -> bool:
         """Return True if a shuffle keeps encoded records, and decodes the records of each batch together.
@@ -258,6 +264,7 @@ class CollectionSource:
     """
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
+        leave_thread_pool()  # other threads of the current task may call `read`
         frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
         names = checked_names(columns)
         frame = frame if names is None else frame[names]

@@ -7,6 +7,7 @@ the ranges of rows after this window. The permutation of a window depends only o
 position of the window, so any process can continue any window.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from inspect import signature
@@ -76,7 +77,9 @@ def iter_batches(
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
         A path that `read_tfrecord` accepts, or any Dask collection. The partitions of a collection are
-        computed one after the other while the batches are used.
+        computed one after the other while the batches are used. In a task of a Dask cluster, a collection
+        makes the task leave the thread pool of its worker (``distributed.secede``), because the cluster would
+        otherwise lack a thread for the partitions.
     batch_size : int, default 1024
         Number of rows in each batch. A batch may contain rows of several files.
     columns : str or list of str, optional
@@ -215,7 +218,7 @@ class Batches:
         self._plan = plan
         self._epoch = epoch
         self._position = Position(None, 0, 0, self._beginning.spans)
-        self._lock = RLock()
+        self._lock, self._process = RLock(), os.getpid()
         self._closed = False
         self._ended = False
         self._streamed = False
@@ -234,6 +237,7 @@ class Batches:
 
         If the read or the conversion raises, the batch does not count as returned.
         """
+        self._follow_fork()
         with self._lock:
             position = self._position
             try:
@@ -248,6 +252,12 @@ class Batches:
                 self._position = position
                 raise
             return element
+
+    def _follow_fork(self) -> None:
+        """In a forked process, read ahead anew, because the threads that read ahead do not survive a fork."""
+        if os.getpid() != self._process:
+            self._lock, self._tables = RLock(), None
+            self._process = os.getpid()
 
     def next_table(self) -> pa.Table:
         """Return the next batch as a table.
@@ -313,6 +323,7 @@ class Batches:
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
+        self._follow_fork()
         # `close` never waits for the lock: when Python exits, a thread that holds the lock is frozen.
         if self._lock.acquire(blocking=False):
             try:

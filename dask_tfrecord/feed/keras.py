@@ -1,5 +1,6 @@
 """Provide a Keras 3 `PyDataset` of batches, which can shuffle all rows anew in each epoch."""
 
+import os
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Literal, Unpack
@@ -21,6 +22,10 @@ from dask_tfrecord.public_functions import calling, public_function
 # Threads that request batches hold this lock while they read or change a row order. The lock is not an
 # attribute of the dataset, because the dataset is copied to worker processes.
 _ORDERS = Lock()
+if hasattr(os, "register_at_fork"):  # no thread holds the lock when the process is forked
+    os.register_at_fork(
+        before=_ORDERS.acquire, after_in_parent=_ORDERS.release, after_in_child=_ORDERS.release
+    )
 
 # Keras reads at most this many batches to determine the shapes of a model's inputs.
 _MOST_LOOKED_AT = 2

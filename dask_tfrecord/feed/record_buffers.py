@@ -168,28 +168,26 @@ class RecordBuffers:
     def __init__(self, splits: Sequence[Split], offsets: Sequence[Ints | None]) -> None:
         self._splits = splits
         self.offsets = offsets
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Create the attributes that cannot be pickled."""
-        self.renew_locks()
+        self._lock = threading.Lock()
+        # Threads that need the same block wait until one thread has read the block.
+        self._reading = [threading.Lock() for _ in range(_LOCKS)]
         self._maps: dict[str, pa.Buffer] = {}
         # The value None means that only one range of the block was read. When a second range of a block is
         # needed, the whole block is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
         self._kept_bytes = 0
 
-    def renew_locks(self) -> None:
-        self._lock = threading.Lock()
-        # Threads that need the same block wait until one thread has read the block.
-        self._reading = [threading.Lock() for _ in range(_LOCKS)]
+    def usable_after_fork(self) -> "RecordBuffers":
+        """Return a copy with new locks, because a thread may have held a lock when the process was forked."""
+        found = RecordBuffers(self._splits, self.offsets)
+        found._maps = self._maps.copy()
+        # `list` copies the items in one step. Another thread may change the dict at the same time.
+        found._kept = OrderedDict(list(self._kept.items()))
+        found._kept_bytes = sum(map(_size, found._kept.values()))
+        return found
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_splits": self._splits, "offsets": self.offsets}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._prepare()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordBuffers, (self._splits, self.offsets)
 
     def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
         """Return a buffer for each `Unit`, and the indices of the requested records in the buffer."""

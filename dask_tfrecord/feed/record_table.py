@@ -325,6 +325,7 @@ class RecordTable:
         >>> table[pc.field("x") > 1].to_pydict()
         {'y': ['b', 'c']}
         """
+        self._follow_fork()
         return self._rows.matching(filters)
 
     @calling(__init__)
@@ -478,8 +479,16 @@ class RecordTable:
         return locate_error(error.replaced(record=0, offset=None), path, record)
 
     def _check_unchanged(self, units: Sequence[int]) -> None:
-        if os.getpid() != self._process:
-            # Renew the locks, because another thread may have held a lock when this process was forked.
-            self._buffers.renew_locks()
-            self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
+        self._follow_fork()
         check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])
+
+    def _follow_fork(self) -> None:
+        """Replace what a forked process cannot share with its parent.
+
+        Several threads may do this at the same time. Each replaced object is complete, and `_process` changes
+        last.
+        """
+        if os.getpid() != self._process:
+            self._rows = self._rows.with_plan(usable_after_fork(self._dataset))
+            self._buffers = self._buffers.usable_after_fork()
+            self._process = os.getpid()
