@@ -5,6 +5,9 @@ as ``dask.dataframe.read_tfrecord``, and as the method ``DataFrame.to_tfrecord``
 """
 
 import logging
+from typing import TYPE_CHECKING
+
+import dask.dataframe
 
 from dask_tfrecord import arguments
 from dask_tfrecord import feed as feed  # the alias tells type checkers that `feed` is public
@@ -27,6 +30,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.exports import from_tfds, from_tfmd
+from dask_tfrecord.foreign_names import Delegate, module_attributes
 from dask_tfrecord.public_dataset import Dataset, exists, open_dataset
 from dask_tfrecord.row_writer import Writer
 from dask_tfrecord.schema.fields import Field, Schema
@@ -57,6 +61,14 @@ __all__ = [
 # configure logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
+
+if not TYPE_CHECKING:  # type checkers would accept any attribute of a module with `__getattr__`
+    __getattr__, __dir__ = module_attributes(
+        "package",
+        __name__,
+        [*__all__, "feed"],
+        [Delegate(Dataset, "dask_tfrecord.open_dataset(path)"), Delegate(dask.dataframe, "dask.dataframe")],
+    )
 
 add_to_dask()
 Schema.from_tfds, Schema.from_tfmd = staticmethod(from_tfds), staticmethod(from_tfmd)

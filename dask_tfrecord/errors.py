@@ -475,6 +475,14 @@ class KeywordError(TFRecordError, TypeError):
     """Signal that a caller passed a keyword that the function does not accept."""
 
 
+class UnknownAttributeError(TFRecordError, AttributeError):
+    """Signal that an object has no attribute with a name that users of other tools try."""
+
+
+class UnsupportedOperationError(TFRecordError, TypeError):
+    """Signal that an object does not support an operation of Python, such as `len`."""
+
+
 class DestinationError(TFRecordError):
     """Signal that a destination cannot be written, for example because it already contains data."""
 

@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Unpack, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, get_args
 
 import dask.dataframe as dd
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,13 +21,14 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.description import Facts
-from dask_tfrecord.errors import NotFoundError, TFRecordError
+from dask_tfrecord.errors import NotFoundError, TFRecordError, UnsupportedOperationError, literal
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan, Source
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store, unfinished_uploads
+from dask_tfrecord.foreign_names import Delegate, unknown_attribute
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.row_selection import NumberedRows
@@ -61,6 +64,34 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Dataset, (self._path, self._names, self._keywords, self._found)
+
+    # Type checkers must not accept unknown attributes, nor the operations that only raise advice.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # raises the AttributeError of the property again
+            found = vars(self).get("_found")
+            if found is not None and name in found.schema.names:
+                delegates = [Delegate(SimpleNamespace(**{name: None}), "dataset.to_dask()")]
+            else:
+                delegates = _DELEGATES
+            raise unknown_attribute("dataset", "a Dataset", name, dir(self), delegates)
+
+        def __dir__(self) -> list[str]:
+            return _public_names()
+
+        def __bool__(self) -> bool:
+            return True
+
+        def __len__(self) -> NoReturn:
+            advice = "use dataset.count_rows(), or len(dataset.schema.names) for the number of columns"
+            raise UnsupportedOperationError("a Dataset has no len()", advice)
+
+        # A loop over a `Dataset` calls `__getitem__(0)`. With `__iter__`, pandas would take it for a list.
+        def __getitem__(self, key: Any) -> NoReturn:
+            problem = f"a Dataset cannot be indexed or iterated (index {key!r})"
+            raise UnsupportedOperationError(problem, f"use {_item(key)}")
 
     @cached_property
     def _source(self) -> Source:
@@ -280,6 +311,35 @@ class Dataset(Facts, Maintenance, ArrowDataset):
             raise TFRecordError(problem, f"call to_{format} of the result of read_tfrecord")
         arguments.choice("format", format, get_args(exports.Format))
         return exports.export(self._store("export"), format)
+
+
+# The objects whose attributes users look for on a `Dataset`.
+_DELEGATES = (Delegate(dd.DataFrame, "dataset.to_dask()"), Delegate(pa.Table, "dataset.to_table()"))
+
+# Attributes of `Dataset` that users do not need: they raise an error, or serve modules of the package.
+_NOT_LISTED = frozenset(
+    {"chosen_version", "columns_of", "plan", "planned", "filesystem", "format", "from_paths"}
+)
+_NOT_LISTED |= {"partition_expression", "join", "join_asof", "replace_schema", "sort_by"}
+
+
+def _public_names() -> list[str]:
+    return sorted(name for name in dir(Dataset) if not name.startswith("_") and name not in _NOT_LISTED)
+
+
+def _item(key: Any) -> str:
+    """Return the expression that reads what a user expects from ``dataset[key]``."""
+    if isinstance(key, pc.Expression):
+        return "dataset.filter(expression)"
+    if isinstance(key, str) or (isinstance(key, list) and key and all(isinstance(one, str) for one in key)):
+        return f"dataset.to_dask()[{literal(key)}]"
+    if isinstance(key, slice):
+        first, last = key.start or 0, "dataset.count_rows()" if key.stop is None else key.stop
+        step = "" if key.step is None else f", {key.step}"
+        return f"dataset.take(range({first}, {last}{step}))"
+    is_index = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    rows = f"dataset.take([{int(key)}])" if is_index else "dataset.take(indices)"
+    return f"{rows}, or dataset.batches() to iterate over all rows"
 
 
 @public_function

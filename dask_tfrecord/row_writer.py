@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, get_args
 
 import pyarrow as pa
 
@@ -46,6 +46,7 @@ from dask_tfrecord.errors import Call, SchemaError, TFRecordError, counted, loca
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+from dask_tfrecord.foreign_names import unknown_attribute
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.conversion import holds_null
 from dask_tfrecord.schema.fields import Lossy, Schema, check_names
@@ -197,6 +198,14 @@ class Writer:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._is_closed = False
+
+    if not TYPE_CHECKING:  # type checkers must not accept unknown attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise unknown_attribute("writer", "a Writer", name, dir(self))
+
+        def __dir__(self) -> list[str]:
+            return sorted(name for name in dir(Writer) if not name.startswith("_"))
 
     @property
     def version(self) -> int | None:

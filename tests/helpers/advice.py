@@ -29,10 +29,10 @@ def call_in(text: str) -> str:
     ends = [len(text), *(found.start() for found in re.finditer(r"[ ;,]", text))]
     for end in sorted(ends, reverse=True):
         try:
-            ast.parse(text[:end].strip(), mode="eval")
+            ast.parse(text[:end].strip(" ,;"), mode="eval")
         except SyntaxError:
             continue
-        return text[:end].strip()
+        return text[:end].strip(" ,;")
     raise AssertionError(f"no expression in {text!r}")
 
 
