@@ -421,7 +421,10 @@ def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordE
     if not isinstance(path, str | os.PathLike):
         return False
     store = Store.at(path, read.get("storage_options"), read.get("filesystem"))
-    return bool(store.fs.isdir(store.root) or unfinished_uploads(store))
+    try:
+        return bool(store.fs.isdir(store.root) or unfinished_uploads(store))
+    except FileNotFoundError:  # the bucket does not exist
+        return False
 
 
 @public_function

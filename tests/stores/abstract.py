@@ -23,6 +23,7 @@ from strides import IS_FULL, OTHERS, every
 from dask_tfrecord import (
     ConcurrentWriteError,
     DestinationError,
+    NotFoundError,
     Writer,
     exists,
     open_dataset,
@@ -202,6 +203,24 @@ class StoreSuite(ChangedFiles, FailingChanges):
         assert self.read(f"{place}/other") == [1, 2]
         to_tfrecord(ddf, here, overwrite=True)
         assert sorted(read_tfrecord(here)["n"].compute()) == [1, 2]
+
+    def test_a_bucket_that_does_not_exist_is_not_found(self, place: str) -> None:
+        if not self.uploads:
+            pytest.skip("the store has no buckets")
+        protocol, _, rest = place.partition("://")
+        place = f"{protocol}://no-such-{rest}"
+        options = {"storage_options": self.options}
+        for call in (
+            lambda: self.write(rows(1), place),
+            lambda: self.write(rows(1), place, overwrite=True),
+            lambda: Writer(place, **options).write([{"n": 1}]),
+            lambda: read_tfrecord(place, **options),
+            lambda: read_tfrecord(f"{place}/*", **options),
+            lambda: open_dataset(place, **options).to_table(),
+        ):
+            with pytest.raises(NotFoundError, match="no-such-"):
+                call()
+        assert not exists(place, **options)
 
     @pytest.mark.usefixtures("appended_snapshots")
     def test_a_file_that_is_moved_is_read_on(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from dask_tfrecord.files.storage.filesystem import (
     Filesystem,
     is_hidden,
     open_path,
+    protocols_of,
     source_of,
     without_duplicates,
 )
@@ -73,7 +74,7 @@ def unfinished_only(place: str, root: str) -> FileNotFoundError:
 
 
 def check_bucket(store: Store) -> None:
-    """Raise FileNotFoundError if the S3 bucket or the Azure container of the root does not exist.
+    """Raise NotFoundError if the bucket (S3, GCS) or the Azure container of the root does not exist.
 
     Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect the
     bucket.
@@ -85,9 +86,12 @@ def check_bucket(store: Store) -> None:
             fs.info(bucket, refresh=True)
         elif hasattr(fs, "call_s3"):
             fs.call_s3("head_bucket", Bucket=bucket)
+        elif "gs" in protocols_of(fs):
+            fs.call("GET", f"b/{bucket}")
     except FileNotFoundError:
         kind = "container" if is_azure else "bucket"
-        raise FileNotFoundError(f"{store.public()}: the {kind} {bucket!r} does not exist") from None
+        problem = f"{store.public()}: the {kind} {bucket!r} does not exist"
+        raise NotFoundError(problem, "check its name, or create it") from None
     # A later operation on the bucket either raises the same error, or does not need the missing permission.
     except Exception:
         return
@@ -198,7 +202,8 @@ def list_files(
             raise nothing_at(Store.of(store.fs, root), reason, path, advice=advice)
         for info in match.infos:
             if info.get("is_broken_link"):
-                raise FileNotFoundError(f"{info['name']}: the target of the link does not exist")
+                problem = f"{info['name']}: the target of the link does not exist"
+                raise NotFoundError(problem, "restore the target, or remove the link")
     is_directory = (
         len(matches) == 1 and not isinstance(paths, list | tuple) and matches[0].kind == "directory"
     )

@@ -102,13 +102,17 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
     """Return an error that names the path if a store refused a request, or None for any other error."""
     code = _code(error)
     kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
-    if place is None or (code is None and kind is not PermissionError):
+    is_known = isinstance(error, NotFoundError | TFRecordError)
+    if place is None or is_known or (code is None and kind not in (PermissionError, FileNotFoundError)):
         return None
     text = (error.strerror or str(error) or "the store refuses the request").rstrip(".")
     if code in _WRONG_REGION:
         text = f"{text}; {_REGION_ADVICE}"
     elif kind is PermissionError:
         text = f"{text}; check the credentials and what they allow"
+    elif kind is FileNotFoundError:
+        text = text if code is not None else f"no such file, directory or bucket ({text})"
+        return NotFoundError(f"{place}: {text}")
     return kind(error.errno or _ERRNO.get(kind, errno.EIO), text, place)
 
 
@@ -122,8 +126,9 @@ def _azure_refusal(error: Any, place: str | None) -> OSError | None:
     text = str(error).partition("\n")[0].rstrip(".")
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, None):
         return PermissionError(errno.EACCES, f"{text}; check the credentials and what they allow", place)
-    kind = FileNotFoundError if status == HTTPStatus.NOT_FOUND else OSError
-    return kind(_ERRNO.get(kind, errno.EIO), text, place)
+    if status == HTTPStatus.NOT_FOUND:
+        return NotFoundError(f"{place}: {text}")
+    return OSError(errno.EIO, text, place)
 
 
 def _code(error: BaseException) -> str | None:
