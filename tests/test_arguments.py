@@ -90,7 +90,37 @@ def test_types_are_understood_as_they_are_spelled(given: Any, type_: pa.DataType
     assert arrow_type(given) == type_
 
 
-UNCLEAR = ["float", "object", "category", "int65", "", None, 5, list, object, "list<float32"]
+# A name of a type that NumPy, Spark and the descriptions of the package tfrecord share, or that one of them has.
+SHARED = {
+    "short": pa.int16(),
+    "int": pa.int64(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bytes": pa.binary(),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_name_that_libraries_share_means_the_same_here(name: str) -> None:
+    assert arrow_type(name) == SHARED[name]
+    assert arrow_type(f"list<{name}>") == pa.list_(SHARED[name])
+
+
+@pytest.mark.parametrize("given", ["byte", "list<byte>", "byte[pyarrow]", "struct<a: byte>"])
+def test_byte_is_refused_because_it_means_an_integer_or_bytes(root: Path, given: str) -> None:
+    with pytest.raises(TFRecordError):
+        read_tfrecord(root, schema={"a": given})
+    with pytest.raises(TFRecordError, match="hive="):
+        read_tfrecord(root, hive={"c": given})
+    with pytest.raises(TFRecordError, match='"byte" is ambiguous; write "int8" or "binary"'):
+        read_tfrecord(root, schema={"a": "byte"})
+    assert arrow_type(np.dtype("byte")) == pa.int8()  # a dtype object has one meaning
+
+
+UNCLEAR = ["float", "byte", "object", "category", "int65", "", None, 5, list, object, "list<float32"]
 
 
 @pytest.mark.parametrize("given", [*UNCLEAR, pd.CategoricalDtype()], ids=str)

@@ -224,6 +224,10 @@ def is_large_list(type_: pa.DataType) -> bool:
 _PYTHON = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), bytes: pa.binary()}
 _NAMES = {"str": pa.string(), "bytes": pa.binary(), "boolean": pa.bool_(), "int": pa.int64()}
 
+# Names with several meanings, and the names of their meanings. "float" has 32 bits in Arrow and 64 bits in NumPy.
+# "byte" is an 8-bit integer in NumPy and Spark, and any bytes in the descriptions of the package tfrecord.
+_AMBIGUOUS = {"float": '"float32" or "float64"', "byte": '"int8" or "binary"'}
+
 _Parse = Callable[..., pa.DataType]
 _FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
     (re.compile(r"list<(?:\w+: )?(.+)>"), lambda item: pa.list_(_item(item))),
@@ -252,8 +256,8 @@ def arrow_type(given: Any) -> pa.DataType:
     Raises
     ------
     ValueError
-        If no Arrow type corresponds to ``given``, or if ``given`` is ``"float"``, which means 32 bits in
-        Arrow and 64 bits in NumPy.
+        If no Arrow type corresponds to ``given``, or if ``given`` has several meanings: ``"float"`` means 32
+        bits in Arrow and 64 bits in NumPy, and ``"byte"`` means an integer in NumPy and bytes elsewhere.
 
     Examples
     --------
@@ -271,8 +275,8 @@ def arrow_type(given: Any) -> pa.DataType:
     if given is None:  # NumPy would interpret None as float64
         raise TFRecordError("None is not an Arrow type")
     # A NumPy dtype compares equal to its name, so test `isinstance` before comparing with "float".
-    if isinstance(given, str) and given == "float":
-        raise TFRecordError('"float" is ambiguous; write "float32" or "float64"')
+    if isinstance(given, str) and given in _AMBIGUOUS:
+        raise TFRecordError(f'"{given}" is ambiguous; write {_AMBIGUOUS[given]}')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
     # An unknown type, or an unknown type name, raises different exceptions. NumPy and pandas raise TypeError
