@@ -185,6 +185,7 @@ class FileOptionKeywords(TypedDict, total=False):
     compression_level: int | None
     max_rows_per_file: int | None
     max_bytes_per_file: SupportsIndex | str | None
+    feature_lists: str | Sequence[str] | None
 
 
 class WriteOptionKeywords(FileOptionKeywords, total=False):

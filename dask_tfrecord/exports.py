@@ -32,7 +32,8 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema import tensorflow_schemas
-from dask_tfrecord.schema.fields import Field, Schema, stored_fields
+from dask_tfrecord.schema.feature_maps import stored_fields
+from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape
 from dask_tfrecord.schema.tensorflow_schemas import SCHEMA_FILE, TIMES
 from dask_tfrecord.schema.tfds import FEATURES, INFO, Labels

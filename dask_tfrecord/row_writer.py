@@ -49,7 +49,8 @@ from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.foreign_names import unknown_attribute
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.conversion import holds_null
-from dask_tfrecord.schema.fields import Lossy, Schema, check_names
+from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.names import check_names
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +103,10 @@ class Writer:
         its columns, as in `to_tfrecord`. With ``schema_change="add"``, other writes may add columns while the
         `Writer` is open. By default, the columns must not change.
     write_options : dict, optional
-        The options of `to_tfrecord` that apply to files: ``compression_level``, ``max_rows_per_file`` and
-        ``max_bytes_per_file``. By default, a file has at most 128 MiB before compression. Rows wait in memory
-        until they have about ``max_bytes_per_file`` bytes, but at most 128 MiB. The `Writer` then writes the
-        waiting rows to files.
+        The options of `to_tfrecord` that apply to files: ``compression_level``, ``max_rows_per_file``,
+        ``max_bytes_per_file`` and, for a new dataset, ``feature_lists``. By default, a file has at most 128
+        MiB before compression. Rows wait in memory until they have about ``max_bytes_per_file`` bytes, but at
+        most 128 MiB. The `Writer` then writes the waiting rows to files.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -173,9 +174,10 @@ class Writer:
         arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
         rare = arguments.options("write_options", write_options, requests.FileOption)
         rare = {"max_bytes_per_file": 1 << 27, **rare}
-        self._options = requests.write_options(compression, lossy, requests.FileOption(**rare))
+        self._rare = requests.FileOption(**rare)
+        self._options = requests.write_options(compression, lossy, self._rare)
         self._keys = None if partition_on is None else arguments.names("partition_on", partition_on)
-        self._record_type = None if record_type == "infer" else record_type
+        self._record_type = requests.written_type(record_type, self._rare)
         self._limit = requests.commit_every_limit(commit_every)
         self._adds_columns = requests.schema_change_mode(schema_change, "append")
         self._given = given_types(arguments.arrow_schema(schema))
@@ -439,7 +441,7 @@ class Writer:
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
         """Plan how to append rows to a directory without a snapshot. The first rows determine the columns."""
         keys, levels = self._keys or [], source.levels(None)
-        planned = source.plan(self._given, record_type, keys, levels)
+        planned = requests.with_feature_lists(source.plan(self._given, record_type, keys, levels), self._rare)
         records = planned.select(name for name in planned.names if name not in keys)
         partitioning = planned.select(keys).fields
         append_schema.check_existing_data(self._store, records, partitioning, levels)

@@ -90,7 +90,7 @@ def test_types_are_understood_as_they_are_spelled(given: Any, type_: pa.DataType
     assert arrow_type(given) == type_
 
 
-# A name of a type that NumPy, Spark and the descriptions of the package tfrecord share, or that one of them has.
+# Names of types that NumPy, Spark or the descriptions of the package tfrecord use.
 SHARED = {
     "short": pa.int16(),
     "int": pa.int64(),

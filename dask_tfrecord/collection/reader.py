@@ -100,7 +100,8 @@ def read_tfrecord(
         directory. From TensorFlow, pass a dict of feature specs, such as ``tf.io.FixedLenFeature``. If
         ``schema`` is the path of a dataset, the schema in that dataset's snapshot is used. The page `types
         <../types.html>`_ lists which column each kind of feature becomes. If no column can represent a
-        feature of the schema, the read raises.
+        feature of the schema, the read raises. The records decide whether a column reads the context or the
+        feature lists of sequence examples. A list column reads a feature list if each step has one value.
 
         A column found in no record is all null. If a snapshot or ``infer="all"`` proves that no record
         contains the column, the read raises instead. A timestamp, time or duration type in ``schema`` raises
@@ -178,7 +179,9 @@ def read_tfrecord(
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         The type of the message in each record. ``record_type="bytes"`` accepts any payload, and reads the
         payloads into one binary column, ``record``. ``record_type="infer"`` selects "bytes" for records that
-        are not messages and, with a warning, for messages that are not Examples.
+        are not messages and, with a warning, for messages that are not Examples. "example" reads only the
+        context of sequence examples, and raises if they have feature lists, unless ``extra`` is "ignore" or
+        ``columns`` names the columns to read.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
         The codec of the files. "infer" detects the codec of each file from its first bytes, not from its
         name. TensorFlow's codec names "GZIP", "ZLIB" and "" are accepted.

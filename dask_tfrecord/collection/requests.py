@@ -40,6 +40,7 @@ from dask_tfrecord.files.file_options import MAX_FEATURES, Extra, ReadOptions, W
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import OPTIONS, SHARED_PARAMETERS, WRITER_OPTIONS
+from dask_tfrecord.schema.feature_maps import in_feature_lists
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 
@@ -71,6 +72,7 @@ class FileOption:
     compression_level: int | None = None
     max_rows_per_file: int | None = None
     max_bytes_per_file: SupportsIndex | str | None = None
+    feature_lists: str | Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,24 @@ def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOption
     max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)
     max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
     return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
+
+
+def written_type(record_type: AnyRecordType, rare: FileOption) -> RecordType | None:
+    """Return the type of the records to write, or None if the rows determine it."""
+    if record_type == "infer":
+        return "sequence_example" if rare.feature_lists else None
+    return record_type
+
+
+def with_feature_lists(schema: Schema, rare: FileOption) -> Schema:
+    """Return a schema in which feature lists store the columns that the option ``feature_lists`` names."""
+    if rare.feature_lists is None:
+        return schema
+    names = arguments.names("feature_lists", rare.feature_lists)
+    if names and schema.record_type != "sequence_example":
+        problem = f"feature_lists={names!r} needs sequence examples, not {schema.record_type!r} records"
+        raise TFRecordError(problem, Remedy("record_type", "sequence_example", "write feature lists"))
+    return in_feature_lists(schema, names)
 
 
 def commit_every_limit(value: CommitEvery) -> CommitLimit | None:

@@ -138,8 +138,8 @@ def to_tfrecord(
         ``record_type="bytes"`` requires one binary column, whose values are stored unchanged as records.
 
         "infer" selects "example", with two exceptions for rows from `read_tfrecord`. If the records were read
-        as bytes, a single binary column is written as bytes. Lists of lists that were read from sequence
-        examples are written as sequence examples.
+        as bytes, a single binary column is written as bytes. Columns that were read from feature lists are
+        written as sequence examples. The option ``feature_lists`` selects "sequence_example", too.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns. For example, set the types of object columns, whose dtype does not
         determine a type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type
@@ -246,6 +246,11 @@ def to_tfrecord(
             The maximum number of directories to which the rows of one partition, or of 32 MiB of a stream,
             may be written. The write raises if this number is exceeded. With ``max_files_per_task=None``, the
             number of directories is not limited.
+
+        ``feature_lists`` : list of str, optional
+            The list columns that feature lists of sequence examples store, with one value in each step, which
+            TensorFlow reads with ``FixedLenSequenceFeature``. Without ``feature_lists``, only lists of lists
+            are stored in feature lists. A column that comes from `read_tfrecord` is stored as it was read.
 
         ``compression_level`` : int, optional
             The compression level of the codec. A higher level produces smaller files but is slower. The valid
@@ -373,7 +378,8 @@ def to_tfrecord(
         replaceable = replaceable_files(store, newest) if replaces else frozenset()
 
         levels = rows.levels(write_index)
-        planned = rows.plan(schema, None if record_type == "infer" else record_type, keys, levels)
+        wanted = requests.written_type(record_type, rare)
+        planned = requests.with_feature_lists(rows.plan(schema, wanted, keys, levels), rare)
         partition_fields = planned.select(keys).fields
         order = tuple(planned.names)
         if splits is not None:
@@ -384,6 +390,7 @@ def to_tfrecord(
         requests.warn_of_compression(options.compression)
         existing = None
         if mode in ("append", "partitions"):
+            records = records if newest is None else records.as_in(newest.schema)
             existing = check_existing_data(
                 store, records, partition_fields, levels, adds_columns=adds_columns, known=newest
             )

@@ -38,23 +38,32 @@ class FeatureSpec:
         `tf.io.parse_sequence_example`.
     sequence : dict of str to feature
         The argument ``sequence_features`` of `tf.io.parse_sequence_example`. The dict is empty for Examples.
+        A list column in a feature list has a ``FixedLenSequenceFeature``, which checks that each step has one
+        value. TensorFlow pads it.
     casts : dict of str to tf.DType
         The tensor type to which each column is cast after parsing. Columns that the parser already returns
         with the right type are left out.
     scales : dict of str to int
         The number of decimal places of each decimal column.
+    lists : {"ragged", "padded", "sparse"}
+        The kind of tensor to which `parse` converts the list columns.
     """
 
     context: dict[str, Any]
     sequence: dict[str, Any]
     casts: dict[str, Any]
     scales: dict[str, int]
+    lists: Lists = "ragged"
 
     def parse(self, records: Any) -> Tensors:
         """Parse a batch of serialized records to tensors that have the types of the columns."""
         if self.sequence:
-            context, sequence, _ = tf.io.parse_sequence_example(records, self.context, self.sequence)
+            context, sequence, lengths = tf.io.parse_sequence_example(records, self.context, self.sequence)
             parsed = {**context, **sequence}
+            for name, feature in self.sequence.items():
+                if isinstance(feature, tf.io.FixedLenSequenceFeature) and self.lists != "padded":
+                    ragged = tf.RaggedTensor.from_tensor(parsed[name], lengths=lengths[name])
+                    parsed[name] = ragged if self.lists == "ragged" else ragged.to_sparse()
         else:
             parsed = tf.io.parse_example(records, self.context) if self.context else {}
         for name, dtype in self.casts.items():
@@ -145,7 +154,9 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
         return "leave out some rows of a file, as filters= asks"
-    if any(item.form is not None and not item.form.is_plain for item in dataset.schema.fields):
+    fields = dataset.schema.fields
+    of_fixed_size = any(item.is_feature_list and row_shape(item.type) is not None for item in fields)
+    if of_fixed_size or any(item.form is not None and not item.form.is_plain for item in fields):
         return "decode the tensors and sequences that the schema describes"
     return None
 
@@ -163,8 +174,10 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
         parsed, tensor = _PARSED[item.kind], tensor_type(item)
         shape = row_shape(item.type)
         if shape is None:
-            of_lists = sequence if item.depth == 2 else context
-            of_lists[item.name] = _list_feature(parsed, lists, nested=item.depth == 2)
+            of_lists = sequence if item.column.depth == 2 else context
+            of_lists[item.name] = _list_feature(
+                parsed, "padded" if item.is_feature_list else lists, item.depth
+            )
         else:
             default = None if item.name in non_null else _default(item, fill_nulls.get(item.name), shape)
             context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
@@ -172,14 +185,14 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
             casts[item.name] = tensor
     types = {item.name: innermost(item.type) for item in fields}
     scales = {name: type_.scale for name, type_ in types.items() if pa.types.is_decimal(type_)}
-    return FeatureSpec(context, sequence, casts, scales)
+    return FeatureSpec(context, sequence, casts, scales, lists)
 
 
-def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
+def _list_feature(parsed: Any, lists: Lists, depth: int) -> Any:
     if lists == "sparse":
         return tf.io.VarLenFeature(parsed)
     # A nested list stays ragged, because the parser can pad only one level of lists.
-    if lists == "padded" and not nested:
+    if lists == "padded" and depth == 1:
         return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
     return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
 

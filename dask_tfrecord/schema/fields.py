@@ -19,16 +19,19 @@ from dask_tfrecord.codec import KIND_TYPES, Column, Kind, RecordType, nested
 from dask_tfrecord.errors import Remedy, SchemaError, check_instance, did_you_mean
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.logical_types import canonical_type, is_lossy, kind_and_depth, of_column
+from dask_tfrecord.schema.names import check_names, name_list
 from dask_tfrecord.schema.storage_values import (
     ROUND,
     STORAGE_TYPES,
     MisfitError,
     RoundedError,
     from_marker,
+    in_steps,
     is_stored,
     load,
     store,
     with_marker,
+    without_steps,
 )
 from dask_tfrecord.schema.stored_form import StoredForm
 
@@ -68,6 +71,13 @@ class Field:
     is_closed : bool, default False
         True if a dictionary column contains no values outside ``categories``. Fields that differ only in
         ``is_closed`` are equal.
+    is_feature_list : bool, default False
+        True if a feature list of a SequenceExample stores a list column, with one element of the list in each
+        step. Without ``is_feature_list``, only lists of lists are stored in feature lists.
+    spec : {None, "scalars", "lists"}, default None
+        What another library's schema says about the steps of a list column whose feature may be a feature
+        list: each step has one value ("scalars"), or any number of values ("lists"). `in_map` uses ``spec``.
+        Fields that differ only in ``spec`` are equal.
 
     Examples
     --------
@@ -85,6 +95,8 @@ class Field:
     form: StoredForm | None = None
     dtype: str = field(default="", compare=False)
     is_closed: bool = field(default=False, compare=False)
+    is_feature_list: bool = False
+    spec: Literal["scalars", "lists"] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_instance("name", self.name, str)
@@ -119,7 +131,9 @@ class Field:
         if self.is_struct:
             depths: list[int] = [child.depth for child in self.children]
             return max([1, *depths])
-        return self.column.depth if self.form is None else self.form.depth
+        if self.form is not None:
+            return self.form.depth
+        return 1 if self.is_feature_list else self.column.depth
 
     @property
     def is_struct(self) -> bool:
@@ -150,6 +164,8 @@ class Field:
 
         The first feature of a struct tells a null struct from a struct whose fields are all null.
         """
+        if self.is_feature_list:
+            return tuple(one._replace(depth=2) for one in replace(self, is_feature_list=False).features)
         if self.form is not None:
             return self.form.columns(self.name)
         if self.is_struct:
@@ -214,7 +230,8 @@ class Field:
         self._check_type(array)
         try:
             self._check_categories(array)
-            return store(array, exact=lossy == "raise")
+            stored = store(array, exact=lossy == "raise")
+            return in_steps(stored) if self.is_feature_list else stored
         except _CAST_ERRORS as error:
             raise self._error(error, "to_tfrecord") from None
 
@@ -254,6 +271,9 @@ class Field:
                 features = iter(others)
                 found = [item.load(*islice(features, len(item.features))) for item in self.children]
                 return from_marker(self.type, marker, found)
+            if self.is_feature_list:
+                size = 1 if self.form is None else self.form.step_size
+                arrays = (without_steps(arrays[0], size),)
             if self.form is not None:
                 return self.form.load(arrays)
             return load(arrays[0], self.type, self.categories)
@@ -306,16 +326,6 @@ def _of_columns(types: Mapping[str, pa.DataType | None], columns: Mapping[str, F
             is_left_out = None in given.values()
             found[column.name] = None if is_left_out else column.with_field_types(given).type
     return found
-
-
-def stored_fields(item: Field) -> list[Field]:
-    """Return one column for each feature in which ``item`` is stored.
-
-    The result is ``item`` alone, unless ``item`` is a struct or has a `StoredForm`.
-    """
-    if item.form is None:
-        return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
-    return [Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in item.features]
 
 
 def feature_text(item: Field) -> str:
@@ -471,7 +481,7 @@ class Schema:
             by_name = {one.name: one for item in self.fields for one in item.family} | by_name
         unknown = [name for name in selected if name not in by_name]
         if unknown:
-            problem = f"no column is named {_list(unknown)}; there are {_list(self.names)}"
+            problem = f"no column is named {name_list(unknown)}; there are {name_list(self.names)}"
             raise SchemaError(problem, did_you_mean(unknown[0], by_name))
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
@@ -479,6 +489,17 @@ class Schema:
         """Return a schema in which the columns ``names`` may contain values outside the known categories."""
         fields = (replace(item, is_closed=item.is_closed and item.name not in names) for item in self.fields)
         return replace(self, fields=tuple(fields))
+
+    def as_in(self, existing: "Schema") -> Self:
+        """Return a schema whose list columns are stored in feature lists if they are in ``existing``."""
+        lists = {item.name for item in existing.fields if item.is_feature_list}
+        return replace(
+            self,
+            fields=tuple(
+                replace(one, is_feature_list=True) if one.name in lists and one.form is None else one
+                for one in self.fields
+            ),
+        )
 
     def no_rows(self) -> pa.RecordBatch:
         """Return a batch with the columns and no rows. Dictionary columns contain the known categories."""
@@ -488,7 +509,9 @@ class Schema:
         """Return True if the kernel can encode a batch unchanged, so that `to_storage` returns the
         batch itself.
         """
-        return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
+        if self._has_forms or not batch.schema.equals(self.arrow):
+            return False
+        return all(is_stored(batch.column(at)) for at in self._undecided)
 
     @cached_property
     def _undecided(self) -> tuple[int, ...]:
@@ -504,7 +527,9 @@ class Schema:
         if self.is_stored(batch):  # with many columns, making a new batch takes as long as encoding one
             return batch
         if batch.schema.names != self.names:
-            raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
+            raise SchemaError(
+                f"the columns are {name_list(batch.schema.names)} instead of {name_list(self.names)}"
+            )
         pairs = zip(self.fields, batch.columns, strict=True)
         stored = [one for item, array in pairs for one in item.to_features(array, lossy=lossy)]
         return pa.RecordBatch.from_arrays(stored, names=[feature.name for feature in self.columns])
@@ -533,8 +558,8 @@ class Schema:
 
     @cached_property
     def _has_forms(self) -> bool:
-        """True if one or more columns are structs or have a `StoredForm`."""
-        return any(item.form is not None or item.is_struct for item in self.fields)
+        """True if one or more columns are structs, have a `StoredForm`, or are lists in feature lists."""
+        return any(item.form is not None or item.is_struct or item.is_feature_list for item in self.fields)
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as the JSON value that a snapshot stores.
@@ -555,6 +580,7 @@ class Schema:
             for item in self.fields
         ]
         forms = {item.name: item.form.to_json() for item in self.fields if item.form is not None}
+        lists = [item.name for item in self.fields if item.is_feature_list]
         return {
             "record_type": self.record_type,
             "columns": columns,
@@ -564,6 +590,7 @@ class Schema:
             "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
             "dtypes": {item.name: item.dtype for item in self.fields if item.dtype},
             **({"closed": closed} if (closed := [one.name for one in self.fields if one.is_closed]) else {}),
+            **({"feature_lists": lists} if lists else {}),
             **({"forms": forms} if forms else {}),
         }
 
@@ -594,6 +621,8 @@ class Schema:
             }
             closed = set(value.get("closed", ())) & categories.keys()
             fields |= {name: replace(fields[name], is_closed=True) for name in closed}
+            lists = value.get("feature_lists", ())
+            fields |= {name: replace(fields[name], is_feature_list=True) for name in lists}
             return cls(tuple(fields[name] for name in empty.schema.names), record_type)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error
@@ -614,32 +643,10 @@ class Schema:
         return [("column", "type", "feature"), *rows]
 
 
-def _list(names: Iterable[object]) -> str:
-    return ", ".join(map(repr, names)) or "none"
-
-
 def _check_record_type(given: object) -> None:
     known = get_args(RecordType)
     if not isinstance(given, str) or given not in known:
-        raise SchemaError(f"unknown record_type {given!r}; known are {_list(known)}")
-
-
-def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
-    """Raise SchemaError if the column names cannot be the feature names of written records."""
-    if not names:
-        raise SchemaError("there are no columns to store", "keep at least one column")
-    not_strings = [name for name in names if not isinstance(name, str)]
-    if not_strings:
-        raise SchemaError(
-            f"column names must be strings, not {_list(not_strings)}",
-            "rename the columns, for example with .rename(columns=str)",
-        )
-    if "" in names and not may_be_empty:
-        raise SchemaError("a column has an empty name", "rename it")
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        problem = f"several columns are named {_list(repeated)}, but a record has each name at most once"
-        raise SchemaError(problem, "rename them")
+        raise SchemaError(f"unknown record_type {given!r}; known are {name_list(known)}")
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
@@ -678,7 +685,7 @@ def check_features(fields: Sequence[Field]) -> None:
 
 def _check_payload(fields: Sequence[Field]) -> None:
     if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
-        names = _list(item.name for item in fields)
+        names = name_list(item.name for item in fields)
         problem = f'record_type="bytes" stores exactly one binary or string column, not {names}'
         remedy = Remedy("record_type", "example", "store several columns")
         raise SchemaError(problem, "select such a column", remedy, function="")

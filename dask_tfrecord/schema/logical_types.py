@@ -224,8 +224,8 @@ def is_large_list(type_: pa.DataType) -> bool:
 _PYTHON = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), bytes: pa.binary()}
 _NAMES = {"str": pa.string(), "bytes": pa.binary(), "boolean": pa.bool_(), "int": pa.int64()}
 
-# Names with several meanings, and the names of their meanings. "float" has 32 bits in Arrow and 64 bits in NumPy.
-# "byte" is an 8-bit integer in NumPy and Spark, and any bytes in the descriptions of the package tfrecord.
+# Names with several meanings, and the names of these meanings. "float" has 32 bits in Arrow and 64 bits in
+# NumPy. "byte" is an 8-bit integer in NumPy and Spark, and bytes in the package tfrecord.
 _AMBIGUOUS = {"float": '"float32" or "float64"', "byte": '"int8" or "binary"'}
 
 _Parse = Callable[..., pa.DataType]

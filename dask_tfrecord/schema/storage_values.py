@@ -209,6 +209,31 @@ def _store_list(lists: pa.Array, *, exact: bool) -> pa.Array:
     return _make_list(type_, offsets, stored, lists.is_null())
 
 
+def in_steps(lists: pa.Array) -> pa.Array:
+    """Convert stored lists to lists of lists, which feature lists store. Each step has one value."""
+    values = lists.flatten()
+    steps = pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), values)
+    return _make_list(pa.list_(steps.type), list_offsets(lists), steps, lists.is_null())
+
+
+def without_steps(lists: pa.Array, size: int) -> pa.Array:
+    """Join the values of all steps of each feature list: the inverse of `in_steps`.
+
+    Raise MisfitError for a step that does not have exactly ``size`` values, and suggest a list of lists.
+    """
+    steps, offsets = lists.flatten(), list_offsets(lists)
+    counts = pc.fill_null(pc.list_value_length(steps), 0)
+    try:
+        _raise_at_first(
+            pc.not_equal(counts, size),
+            lambda row: f"a step of the feature list has {counts[row]} values, where the column needs {size}",
+            wider=steps.type,
+        )
+    except MisfitError as misfit:
+        raise misfit.in_list(offsets) from None
+    return _make_list(steps.type, offsets * size, steps.flatten(), lists.is_null())
+
+
 def _store_uint64(array: pa.Array) -> pa.Array:
     stored = array.view(pa.int64())
     _raise_at_first(

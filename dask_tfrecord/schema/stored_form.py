@@ -155,6 +155,11 @@ class StoredForm:
         """The number of nested list levels in the column."""
         return len(self.lengths) + len(self.shape)
 
+    @property
+    def step_size(self) -> int:
+        """The number of stored values of one tensor: of one step, if a feature list stores the column."""
+        return 1 if self.encoding != "none" else math.prod(size or 0 for size in self.shape)
+
     def columns(self, name: str) -> tuple[Column, ...]:
         """Return the features that store the column ``name``, as `Column` objects for the kernel."""
         name = self.value_feature or name

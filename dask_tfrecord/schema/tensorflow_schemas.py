@@ -7,7 +7,8 @@ derives from a schema. This module imports neither TensorFlow nor TensorFlow Met
 classes by name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +24,9 @@ SCHEMA_FILE = "schema.pbtxt"
 
 # The type of a protobuf message, which is `Any` because the message class is created at run time.
 Message: TypeAlias = Any
+
+# TFX describes the feature lists of SequenceExamples as the fields of a struct with this name.
+SEQUENCE = "##SEQUENCE##"
 
 # TFX does not read features in these lifecycle stages.
 _UNUSED = ("DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED")
@@ -76,7 +80,8 @@ def metadata_schema(text: str) -> Schema:
         ) from None
     if not fields:
         raise SchemaError("the schema describes no features", "pass a schema.pbtxt with at least one feature")
-    return Schema(fields)
+    has_lists = any(item.features[0].depth == 2 for item in fields)
+    return Schema(fields, "sequence_example" if has_lists else "example")
 
 
 def _fields(schema: Message) -> Iterator[Field]:
@@ -90,7 +95,7 @@ def _fields(schema: Message) -> Iterator[Field]:
     joined = {
         key: _ragged(key, one, features, schema)
         for key, one in tensors.items()
-        if one.HasField("ragged_tensor")
+        if one.HasField("ragged_tensor") and not _is_feature_list(key, one.ragged_tensor)
     }
     hidden = {one.feature for form in joined.values() for one in form.partitions if one is not None}
     shapes = {one.dense_tensor.column_name: one.dense_tensor for one in tensors.values()}
@@ -100,8 +105,32 @@ def _fields(schema: Message) -> Iterator[Field]:
         elif name in joined:
             problem = "a feature and a ragged tensor of other features have this name"
             raise _problem(name, problem, "rename the ragged tensor in tensor_representation_group")
-        elif name not in hidden and not item.deprecated and enum_name(item, "lifecycle_stage") not in _UNUSED:
-            yield _field(name, item, schema, shapes.get(name))
+        elif name not in hidden and _is_used(item):
+            if name == SEQUENCE and item.HasField("struct_domain"):
+                yield from _feature_lists(item, schema, features)
+            else:
+                yield _field(name, item, schema, shapes.get(name))
+
+
+def _is_used(item: Message) -> bool:
+    return not item.deprecated and enum_name(item, "lifecycle_stage") not in _UNUSED
+
+
+def _feature_lists(struct: Message, schema: Message, others: Collection[str]) -> Iterator[Field]:
+    """Yield a column of lists of lists for each feature list. TFX reads each as such a ragged tensor."""
+    for item in filter(_is_used, struct.struct_domain.feature):
+        name = _name_of(item)
+        if name in others:
+            problem = "a feature of the context and a feature list have this name"
+            raise _problem(name, problem, "remove one of the two features from the schema")
+        values = _values(name, item, schema)
+        type_ = pa.binary() if values.spellings is not None else values.type
+        yield Field(name, pa.list_(pa.list_(type_)))
+
+
+def _is_feature_list(key: str, tensor: Message) -> bool:
+    """Return True if a ragged tensor is a feature list, which `_feature_lists` describes."""
+    return [*tensor.feature_path.step] == [SEQUENCE, key] and not tensor.partition
 
 
 def _field(name: str, item: Message, schema: Message, dense: Message | None) -> Field:
@@ -116,7 +145,7 @@ def _field(name: str, item: Message, schema: Message, dense: Message | None) -> 
         # null.
         if shape is None:
             type_ = values.type if values.categories is None else pa.string()
-            return Field(name, pa.list_(type_))
+            return Field(name, pa.list_(type_), spec="lists")
         if is_scalar and values.categories is not None:
             return Field(name, pa.dictionary(pa.int32(), pa.string()), values.categories)
         if is_scalar:
@@ -333,16 +362,17 @@ def _spec_fields(name: str, spec: Any) -> Iterator[Field]:
         case "FixedLenSequenceFeature":
             shape = _spec_shape(name, spec)
             form = StoredForm(type_, shape, (None,), is_optional=True)
-            yield Field.in_form(name, form) if shape else Field(name, pa.list_(type_))
+            item = Field.in_form(name, form) if shape else Field(name, pa.list_(type_))
+            yield replace(item, spec="scalars")
         case "VarLenFeature":
-            yield Field(name, pa.list_(type_))
+            yield Field(name, pa.list_(type_), spec="lists")
         case "RaggedFeature":
             yield _ragged_spec(name, type_, spec)
         case "SparseFeature":
             keys = [spec.index_key] if isinstance(spec.index_key, str) else [*spec.index_key]
             for key in keys:
-                yield Field(key, pa.list_(pa.int64()))
-            yield Field(spec.value_key, pa.list_(type_))
+                yield Field(key, pa.list_(pa.int64()), spec="lists")
+            yield Field(spec.value_key, pa.list_(type_), spec="lists")
 
 
 def _spec_shape(name: str, spec: Any) -> tuple[int, ...]:
@@ -358,7 +388,7 @@ def _spec_shape(name: str, spec: Any) -> tuple[int, ...]:
 def _ragged_spec(name: str, type_: pa.DataType, spec: Any) -> Field:
     key = spec.value_key or name
     if not spec.partitions and key == name:
-        return Field(name, pa.list_(type_))
+        return Field(name, pa.list_(type_), spec="lists")
     sizes, partitions = list[Size](), list[RowPartition | None]()
     for one in spec.partitions:
         kind = type(one).__name__

@@ -15,7 +15,9 @@ _MESSAGES = {
     "Feature": "name:string deprecated:bool type:FeatureType lifecycle_stage:LifecycleStage "
     "presence:Presence in_environment:string* not_in_environment:string* shape:Shape value_count:ValueCount "
     "value_counts:ValueCounts domain:string int_domain:IntDomain string_domain:StringDomain "
-    "bool_domain:BoolDomain time_domain:TimeDomain natural_language_domain:Empty url_domain:Empty",
+    "bool_domain:BoolDomain time_domain:TimeDomain natural_language_domain:Empty url_domain:Empty "
+    "struct_domain:StructDomain",
+    "StructDomain": "feature:Feature*",
     "Presence": "min_fraction:double",
     "Shape": "dim:Dim*",
     "Dim": "size:int64",

@@ -1,6 +1,6 @@
 """Schemas: their columns, the types and names that they refuse, their JSON form and how they print.
 
-Modules: schema.fields, schema.logical_types.
+Modules: schema.fields, schema.names, schema.logical_types.
 """
 
 import datetime as dt

@@ -80,10 +80,20 @@ def _read_schemas(ddf: DataFrame) -> list[Schema]:
 
 
 def nested_record_type(ddf: DataFrame) -> RecordType:
-    """Return "sequence_example" if a column has the name of a column that was read as lists of lists."""
+    """Return "sequence_example" if a column has the name of a column that was read from a feature list."""
     schemas = _read_schemas(ddf)
     nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
+    nested |= {item.name for schema in schemas for item in schema.fields if item.is_feature_list}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
+
+
+def with_feature_lists(ddf: DataFrame, planned: Schema) -> Schema:
+    """Let the feature lists of sequence examples store the list columns that were read from feature lists."""
+    if planned.record_type != "sequence_example":
+        return planned
+    for schema in _read_schemas(ddf):
+        planned = planned.as_in(schema)
+    return planned
 
 
 def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:

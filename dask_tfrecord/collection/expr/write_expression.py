@@ -261,6 +261,7 @@ class CollectionRows:
             partition_on=keys,
             known=lineage.lost_types(self._ddf),
         )
+        planned = lineage.with_feature_lists(self._ddf, planned)
         return planned if record_type else lineage.with_bytes_records(self._ddf, planned, keys)
 
     def _computed(self, names: list[str]) -> Iterator[pd.DataFrame]:

@@ -21,8 +21,9 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import (
 from dask_tfrecord.errors import Remedy, SchemaError, did_you_mean, literal, warn_caller
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.dtypes import dtype_name
-from dask_tfrecord.schema.fields import Field, Schema, check_features, check_names
+from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
+from dask_tfrecord.schema.names import check_names
 from dask_tfrecord.schema.storage_values import MisfitError
 
 Types = Mapping[str, Any]

@@ -9,6 +9,7 @@ partition. Finally, `plan` divides the files into the partitions that tasks read
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, starmap
@@ -48,7 +49,7 @@ from dask_tfrecord.dataset.snapshot.visibility import (
     snapshot_of_version,
     with_kept_paths,
 )
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located
+from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, is_part
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
@@ -363,10 +364,15 @@ def _sort_by_key(
 def _sample(
     store: Store, files: FileList, options: ReadOptions, request: ReadRequest, compute_each: ComputeEach
 ) -> Sample:
+    take: Callable[..., Sample] = partial(take_sample, store, files, options=options)
+    if request.infer != "sample":
+        take = partial(sample_all, store, files, options=options, compute_each=compute_each)
     record_type = request.known_record_type
-    if request.infer == "sample":
-        return take_sample(store, files, record_type=record_type, options=options)
-    return sample_all(store, files, record_type=record_type, options=options, compute_each=compute_each)
+    if record_type == "example":
+        # Look for feature lists, which would be ignored. An Example may have other fields in their place.
+        with suppress(CorruptRecordError):
+            return replace(take(record_type="sequence_example"), record_type="example")
+    return take(record_type=record_type)
 
 
 def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:

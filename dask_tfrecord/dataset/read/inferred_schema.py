@@ -32,7 +32,8 @@ from dask_tfrecord.files.file_options import SchemaEvidence
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.schema.fields import Field, Schema, of_structs, stored_fields
+from dask_tfrecord.schema.feature_maps import in_map, maps_of, misplaced, stored_fields
+from dask_tfrecord.schema.fields import Field, Schema, of_structs
 from dask_tfrecord.schema.logical_types import is_list
 from dask_tfrecord.schema.tfds import DescribedColumns
 
@@ -60,27 +61,28 @@ def infer_columns(
 ) -> InferredColumns:
     """Combine the requested columns with the columns that are inferred from a sample of the records.
 
-    Partition columns are not read from the records. No sample is taken if the caller gives all columns and
-    the record type, or if ``described`` describes all columns. Types that the caller gives override the types
-    in ``described``. Warn if records that parse as messages are read as bytes, or if ``schema=`` seems to
-    misspell a name. Raise SchemaError if a requested column contradicts the sample, or if no type fits all
-    values of a column.
+    Partition columns are not read from the records. If the caller gives all columns, the sample only decides
+    between Examples and SequenceExamples, and which columns read feature lists. No sample is taken if
+    ``described`` describes all columns. Types that the caller gives override the types in ``described``. Warn
+    if records that parse as messages are read as bytes, or if ``schema=`` seems to misspell a name. Raise
+    SchemaError if a requested column contradicts the sample, or if no type fits all values of a column.
     """
     requested, record_type, certain = request.requested, request.known_record_type, request.infer == "all"
     types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     if requested.is_whole_schema and not types:
         return InferredColumns(Schema((), "example" if record_type == "infer" else record_type))
-    if requested.is_whole_schema and record_type != "infer":
+    if requested.is_whole_schema and record_type == "bytes":
         return InferredColumns(Schema(requested.fields(types, record_type), record_type))
     if described is not None and not requested.is_whole_schema and record_type in ("infer", "example"):
         return _described_columns(request, partition_names, take_sample, described)
     given = _feature_types(types)
-    sample = _with_given_types(take_sample(), types, record_type)
+    sample = _with_given_types(take_sample(), types, request)
+    if record_type == "example":
+        sample = _without_feature_lists(sample, request, types)
     if requested.is_whole_schema:
-        _check_nesting(sample, given)
         _warn_of_bytes(sample)
-        return InferredColumns(Schema(requested.fields(types, sample.known_type), sample.known_type))
-    _check_nesting(sample, {name: type_ for name, type_ in given.items() if request.is_requested(name)})
+        fields = placed(requested.fields(types, sample.known_type), sample, request.is_requested)
+        return InferredColumns(Schema(fields, sample.known_type))
     if sample.record_type == "bytes":
         if PAYLOAD.name in partition_names and not types:
             raise payload_clash(PAYLOAD.name)
@@ -100,7 +102,7 @@ def infer_columns(
     if errors := [error for name, error in conflicts.items() if request.is_requested(name)]:
         raise _joined(errors)
     ignored = requested.excluded | conflicts.keys()
-    schema = infer_schema(sample, types, [*partition_names, *ignored])
+    schema = infer_schema(sample, types, [*partition_names, *ignored], request.is_requested)
     if warning:
         warn_caller(warning)
     return InferredColumns(schema, ignored, _evidence(sample, given, all_records=certain))
@@ -140,20 +142,27 @@ def _described_columns(
     return InferredColumns(schema, frozenset(features - {one.name for one in schema.columns}))
 
 
-def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
+def infer_schema(
+    sample: Sample,
+    given: Mapping[str, pa.DataType],
+    excluded: Iterable[str] = (),
+    is_requested: Callable[[str], bool] = lambda _: True,
+) -> Schema:
     """Infer columns that can store the sampled values. ``given`` maps column names to the types that the
-    caller gave.
+    caller gave. `placed` describes ``is_requested``.
 
     A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
     scalar column. A feature list becomes a list of lists. A bytes feature becomes a string column if all
-    sampled values are text. A feature without any value becomes a column of the null type. If no type fits
-    all sampled values of some features, raise a SchemaError that names these features.
+    sampled values are text. A feature without any value becomes a column of the null type. The columns are
+    sorted by name, because protobuf defines no order of the features of a record. If no type fits all sampled
+    values of some features, raise a SchemaError that names these features.
     """
     types = dict(given)
     if sample.record_type == "bytes":
         types = types or {PAYLOAD.name: PAYLOAD.type}
     record_type = sample.known_type
     given_fields = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
+    given_fields = placed(given_fields, sample, is_requested)
     fields = {feature.name: field for field in given_fields for feature in field.features}
     features = () if sample.record_type == "bytes" else _merged_maps(sample.features)
     names = set(excluded)
@@ -164,7 +173,8 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Ite
         for feature in features
         if feature.name not in names
     )
-    return Schema(tuple({item.name: item for item in (*inferred, *given_fields)}.values()), record_type)
+    found = {item.name: item for item in (*inferred, *given_fields)}
+    return Schema(tuple(found[name] for name in sorted(found)), record_type)
 
 
 def type_of(feature: FeatureSummary) -> pa.DataType:
@@ -188,15 +198,72 @@ def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     return {one.name: pa.int64() if one.is_struct else one.type for one in found}
 
 
-def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
+def placed(
+    fields: Sequence[Field], sample: Sample, is_requested: Callable[[str], bool] = lambda _: True
+) -> tuple[Field, ...]:
+    """Return given columns, changed so that they read the map of the records that has their features: the
+    context or the feature lists.
+
+    Raise SchemaError for a column that is requested, but that cannot read this map. Without this error, all
+    values of the column would be null.
+    """
+    if sample.record_type == "bytes":
+        return (*fields,)
+    features = _merged_maps(sample.features)
+    maps = maps_of((one.name, one.feature_list) for one in features)
+    with_values = maps_of((one.name, one.feature_list) for one in features if one.kinds)
+    found = tuple(in_map(item, maps) for item in fields)
+    for item in filter(lambda one: is_requested(one.name), found):
+        if item.spec is not None and len(with_values.get(item.name, ())) == 2:
+            raise _in_both_maps(*(one for one in features if one.name == item.name))
+        if (name := misplaced(item, with_values)) is not None:
+            raise _misplaced(item, next(one for one in features if one.name == name))
+    return found
+
+
+def _misplaced(item: Field, feature: FeatureSummary) -> SchemaError:
+    types = {one.name: one.type for one in item.family} | {item.name: item.type}
+    return SchemaError(
+        f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, "
+        f"not {types.get(feature.name, item.type)}",
+        *of_structs([Remedy("schema", {feature.name: type_of(feature)}, "read it")], [item]),
+        **next(iter(feature.kinds.values()))._asdict(),
+        feature=feature.name,
+    )
+
+
+def _without_feature_lists(sample: Sample, request: ReadRequest, types: Mapping[str, pa.DataType]) -> Sample:
+    """Leave the feature lists out of a sample, because the caller asks for Examples, which have none.
+
+    Raise SchemaError if the caller asks for all columns or for a column that is a feature list.
+    """
+    lists = {one.name: one for one in sample.features if one.feature_list and one.kinds}
+    others = {one.name for one in sample.features if not one.feature_list}
+    named = [*types, *(request.columns or ())]
+    reads_all = request.columns is None and request.options.extra == "raise"
+    for name, feature in lists.items():
+        if reads_all or (name in named and name not in others):
+            raise SchemaError(
+                'is a feature list, which record_type="example" does not read',
+                Remedy("record_type", "sequence_example", "read it"),
+                Remedy("extra", "ignore", "read only the context of the records"),
+                **next(iter(feature.kinds.values()))._asdict(),
+                feature=name,
+            )
+    return replace(sample, features=tuple(one for one in sample.features if not one.feature_list))
+
+
+def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], request: ReadRequest) -> Sample:
     """Correct the inferred record type of a sample if the given types require another record type."""
-    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(types).values())
+    record_type, stated = request.known_record_type, request.requested.record_type
+    nested = stated == "sequence_example"
+    nested |= any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(types).values())
     # A user who passes types knows that the records contain features.
     if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")
         nested = nested or any(feature.feature_list for feature in sample.features)
     is_payload = len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
-    if sample.record_type == "bytes" and record_type == "infer" and types and not is_payload:
+    if sample.record_type == "bytes" and record_type == "infer" and types and (stated or not is_payload):
         raise SchemaError(
             f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
             + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
@@ -272,25 +339,6 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
     given_kinds = {name: kinds.get(name, ()) for name in given}
     untyped = frozenset(name for name in kinds.keys() - given_kinds if not kinds[name])
     return SchemaEvidence(given_kinds, untyped, all_records)
-
-
-def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Raise SchemaError if a column would read the context but its feature is a feature list, or vice versa.
-
-    Without this error, all values of the column would be null.
-    """
-    counts = Counter(feature.name for feature in sample.features)
-    for feature in sample.features:
-        type_ = given.get(feature.name)
-        if type_ is None or not feature.kinds or counts[feature.name] > 1:
-            continue
-        if (is_list(type_) and is_list(type_.value_type)) != feature.feature_list:
-            raise SchemaError(
-                f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
-                Remedy("schema", {feature.name: type_of(feature)}, "read it"),
-                **next(iter(feature.kinds.values()))._asdict(),
-                feature=feature.name,
-            )
 
 
 def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:

@@ -5,7 +5,7 @@ from directory names or from a snapshot.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -23,8 +23,10 @@ from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.conversion import convert, family
-from dask_tfrecord.schema.fields import Field, Schema, check_names
+from dask_tfrecord.schema.feature_maps import in_map, maps_of, misplaced
+from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import arrow_type, innermost, is_temporal, value_type
+from dask_tfrecord.schema.names import check_names
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.tfds import Labels
 
@@ -56,8 +58,13 @@ class RequestedColumns:
         if others:
             known = {name: item.categories for name, item in given.items() if item.categories is not None}
             made = Schema.from_arrow(pa.schema(others), record_type, categories=known)
-            fields |= {item.name: item for item in made.fields}
+            fields |= {item.name: self._as_given(item) for item in made.fields}
         return tuple(fields[name] for name in types)
+
+    def _as_given(self, item: Field) -> Field:
+        """Return the column with what its given `Field` says about feature lists."""
+        given = self.given.get(item.name, item)
+        return replace(item, is_feature_list=given.is_feature_list, spec=given.spec)
 
     def partition_type(self, name: str) -> pa.DataType | None:
         return self.hive_types.get(name) or self.types.get(name)
@@ -143,12 +150,31 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     partition_types = {
         name: type_ for name in partition_names if (type_ := requested.partition_type(name)) is not None
     }
-    fields |= {item.name: item for item in requested.fields(stored_types, schema.record_type)}
+    fields |= {
+        item.name: _placed(item, snapshot) for item in requested.fields(stored_types, schema.record_type)
+    }
     fields |= {item.name: item for item in requested.fields(partition_types, "example")}
     names = [name for name in schema.names if name not in requested.excluded]
     if requested.is_whole_schema:
         names = [*requested.types]
     return Schema(tuple(fields[name] for name in names), schema.record_type)
+
+
+def _placed(item: Field, snapshot: Snapshot) -> Field:
+    """Return a requested column, changed so that it reads the map of the records that has its features.
+
+    Raise SchemaError if the type of the column cannot read this map.
+    """
+    stored = [one for one in snapshot.schema.fields if not pa.types.is_null(one.type)]
+    maps = maps_of(feature.feature for one in stored for feature in one.features)
+    found = in_map(item, maps)
+    name = misplaced(found, maps)
+    if name is None:
+        return found
+    column = next(one for one in stored if any(name == feature.name for feature in one.features))
+    what = "a feature list" if True in maps[name] else "a feature of the context"
+    remedy = Remedy("schema", {column.name: column.type}, "read the column as it was written")
+    raise SchemaError(f"is {what}, not {item.type}", remedy, feature=name)
 
 
 def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
@@ -237,11 +263,13 @@ class ReadRequest:
 
     @property
     def known_record_type(self) -> AskedType:
-        """The record type from ``record_type=`` or from a complete schema, or "infer" if neither specifies a
-        type.
+        """The record type from ``record_type=``, "bytes" if a complete schema says so, or otherwise "infer".
+
+        The records decide whether they are read as Examples or as SequenceExamples, whatever a schema says.
         """
-        stated = self.requested.record_type or "infer"
-        return stated if self.record_type == "infer" else self.record_type
+        if self.record_type == "infer" and self.requested.record_type == "bytes":
+            return "bytes"
+        return self.record_type
 
 
 def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:

@@ -176,6 +176,9 @@ def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower
         return _with_nulls(theirs)
     if pa.types.is_null(theirs.type) and theirs.form is None:
         return _with_nulls(ours)
+    if ours.is_feature_list and not theirs.is_feature_list:
+        problem = "the rows store the column in a feature list, the dataset stores it in the context"
+        raise _column_error(problem, ours.name, "leave the column out of the option feature_lists")
     wider = widened(theirs.type, ours.type, numbers=numbers)
     if may_be_narrower and widened(theirs.type, ours.type) == theirs.type:
         wider = theirs.type
