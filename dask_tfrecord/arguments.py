@@ -410,9 +410,11 @@ def duration(keyword: str, value: Any) -> timedelta:
             found = pd.Timedelta(given)
             if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return found.to_pytimedelta()
-    raise _wrong(
-        keyword, value, "a duration with a unit", 'pass a number and its unit, such as "7d" or "12 hours"'
-    )
+    number: Any = value if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        number = value
+    examples = '"7d" or "12 hours"' if number is None else f'"{number} days" or "{number} hours"'
+    raise _wrong(keyword, value, "a duration with a unit", f"pass a number and its unit, such as {examples}")
 
 
 def record_limit(value: Any) -> int:

@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
@@ -384,6 +384,9 @@ class Writer:
         """
         plan, record_type = self._appender.plan, self._record_type
         rows = [rows] if isinstance(rows, Mapping | bytes) else rows
+        if isinstance(rows, str | os.PathLike):
+            problem = f"write() takes rows, not {type(rows).__name__}"
+            raise TFRecordError(problem, 'pass a table, or a list of dicts such as [{"n": 1}]')
         if isinstance(rows, list | tuple):
             if not rows:
                 return plan, []
@@ -404,7 +407,7 @@ class Writer:
         found = [*source.columns, *(column for column, _ in levels)]
         with located(path=self._root):
             check_names(found, may_be_empty=True)
-            append_schema.check_same_names(found, columns.names)
+            append_schema.check_same_names(found, columns.names, self._new_types(source, columns.names))
         title = f"{self._root}, {source.kind}"
         tables = list(source.tables(columns, self._options.lossy, None, levels, title))
         check_values(plan, tables, title)
@@ -413,6 +416,16 @@ class Writer:
             requests.warn_of_rounding([name for name in rounded if name not in self._rounded])
             self._rounded.update(rounded)
         return plan, tables
+
+    def _new_types(self, source: Source, known: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the types of the columns of rows that the dataset does not have."""
+        new = [name for name in source.columns if name not in known]
+        if not new:
+            return {}
+        with suppress(TFRecordError):  # the type of a column may be unknown
+            planned = source.plan(self._given, None, [], source.levels(None))
+            return {name: planned.select([name]).arrow.types[0] for name in new}
+        return {}
 
     def _table_of(self, rows: list[Any]) -> pa.Table:
         """Convert a list of dicts, or of whole records, to a table."""
@@ -424,7 +437,8 @@ class Writer:
         record_type = (self._record_type or "bytes") if plan is None else plan.schema.record_type
         if record_type != "bytes":
             problem = f"bytes are whole records, but the dataset holds {record_type!r} records"
-            raise SchemaError(problem, "pass dicts, whose values are the values of columns")
+            advice = "pass dicts, whose values are the values of columns, or write to another path"
+            raise SchemaError(problem, f'{advice}, with Writer(path, record_type="bytes")')
         names = [*self._given, PAYLOAD.name] if plan is None else plan.schema.names
         name = next(name for name in names if name not in keys)
         return pa.table({name: pa.array(rows, pa.binary())})

@@ -30,11 +30,11 @@ WRITES: list[tuple[Callable[[], Any], str]] = [
     (lambda: to_tfrecord("new", ROWS), "str is not a Dask DataFrame ... pass the rows as the first argument"),
     (
         lambda: to_tfrecord([1, 2], "new"),
-        "list is not a Dask DataFrame ... pass for example pandas.DataFrame({",
+        "list is not a Dask DataFrame ... pass pandas.DataFrame({",
     ),
     (
         lambda: to_tfrecord(ROWS["n"], "new"),
-        "Series is one column, not a table; pass column.to_frame()",
+        'Series is one column, not a table; pass column.to_frame("n")',
     ),
     (
         lambda: to_tfrecord(ROWS, "train"),
@@ -97,6 +97,15 @@ WRITES: list[tuple[Callable[[], Any], str]] = [
         lambda: Writer("new", schema={"n": "int64"}).write([{"n": "x"}]),
         "feature 'n': a value does not fit int64",
     ),
+    (lambda: Writer("train").write("rows.csv"), "write() takes rows, not str; pass a table"),
+    (
+        lambda: Writer("train").write(ROWS.assign(new=1)),
+        'Writer takes schema={"new": "int64"} and schema_change="add" to add the column',
+    ),
+    (
+        lambda: to_tfrecord([b"x"], "new"),
+        'pass pyarrow.table({"record": rows}) and record_type="bytes" for whole records',
+    ),
     (
         lambda: Writer("new", write_options={"name": "x"}),
         "write_options= has no option 'name'; its options are",
@@ -147,7 +156,10 @@ READS: list[tuple[Callable[[], Any], str]] = [
     (lambda: read_tfrecord("train", split="train"), "not divided into splits; pass split=None to read all"),
     (lambda: read_tfrecord("train", version=9), "the dataset has no version 9; its only version is 1"),
     (lambda: read_tfrecord("train", index="time"), "no column is named 'time'; there are"),
-    (lambda: read_tfrecord("train", filters="n > 1"), "filters= is not a list ... pass for example [("),
+    (
+        lambda: read_tfrecord("train", filters="n > 1"),
+        "filters= is not a list ... pass filters=[('n', '>', 1)]",
+    ),
     (
         lambda: read_tfrecord("train", filters=[("n", "equals", 1)]),
         "unknown operator 'equals' in filters=; known are '='",
@@ -176,7 +188,7 @@ READS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: open_dataset("train").filter([("n", ">", 1)]),  # type: ignore[arg-type]
-        "is a list, not a pyarrow expression; pass pyarrow.parquet.filters_to_expression() of the list, or",
+        "is not a pyarrow expression (got list); pass pyarrow.parquet.filters_to_expression([('n', '>', 1)])",
     ),
     (
         lambda: open_dataset("train").expire(),
@@ -214,8 +226,8 @@ COMMANDS: list[tuple[str, str]] = [
     ("head train --where 'n > 1 | n < 3'", "write `or` between conditions"),
     ("head train --where '!(n > 1)'", "write `not` before a condition"),
     ("head train --where 'text like \"a%\"'", "for other patterns, query the dataset with DuckDB"),
-    ("head train --limit 2", "No such option '--limit' ... '--rows'"),
-    ("count train --filter 'n > 1'", "No such option '--filter' ... '--where'"),
+    ("head train --limit 2", "no option --limit; did you mean --rows?"),
+    ("count train --filter 'n > 1'", "no option --filter; did you mean --where?"),
     ("hed train", "no command is named 'hed'; did you mean head?"),
     ("inspect train", "did you mean describe?"),
     ("frobnicate train", "there are describe, head, cat"),

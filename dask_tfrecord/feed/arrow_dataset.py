@@ -9,7 +9,7 @@ C++ code raises an error.
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -66,6 +66,22 @@ class Source(NamedTuple):
     plan: ReadPlan
     pieces: Sequence[int]
     shared: SharedPlan
+
+
+def _with_advice(method: Any) -> Any:
+    """Return a method of pyarrow that raises the advice of `Dataset.filter` for a wrong ``filter``."""
+
+    @wraps(method)
+    def call(self: "ArrowDataset", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except TypeError:
+            if not isinstance(kwargs.get("filter"), pc.Expression | None):
+                with calling(ArrowDataset.scanner):
+                    self._predicate(kwargs["filter"])
+            raise
+
+    return call
 
 
 class ArrowDataset(pads.FileSystemDataset):
@@ -165,6 +181,10 @@ class ArrowDataset(pads.FileSystemDataset):
             batch_size,
         )
 
+    # pyarrow accepts only expressions as filters, and names no remedy for others.
+    to_table, to_batches = _with_advice(pads.Dataset.to_table), _with_advice(pads.Dataset.to_batches)
+    head, count_rows = _with_advice(pads.Dataset.head), _with_advice(pads.Dataset.count_rows)
+
     def _used_by(self, computed: dict[str, Any]) -> list[str]:
         for name, one in computed.items():
             if not isinstance(one, pc.Expression):
@@ -182,13 +202,6 @@ class ArrowDataset(pads.FileSystemDataset):
         return [name for name in names if name in used] or names[:1]
 
     def _predicate(self, filter: Any, *, sql_rules: bool = False) -> Predicate:
-        if isinstance(filter, list | tuple):
-            problem = f"the filter {filter!r} is a {type(filter).__name__}, not a pyarrow expression"
-            raise TFRecordError(
-                problem,
-                "pass pyarrow.parquet.filters_to_expression() of the list, or pass the list as filters= to "
-                "open_dataset",
-            )
         return arrow_predicate(filter, self._selected, sql_rules=sql_rules)
 
     def _tables(

@@ -5,6 +5,7 @@ With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows
 has a separate random stream, so that the orders are independent of each other.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -416,10 +417,13 @@ def checked_shard(shard: Any) -> Fraction:
         if 0 <= index < count:
             return index, count
     problem = f"shard={shard!r} is not a pair: the number of a shard, from 0, and the number of all shards"
-    if isinstance(shard, int) and shard > 1:
-        raise TFRecordError(
-            problem, f"pass shard=(0, {shard}) for the first of {shard} shards", keyword="shard"
-        )
+    numbers = [int(one) for one in re.findall(r"-?\d+", str(shard))]
+    if len(numbers) == 1 and numbers[0] > 1:
+        advice = f"pass shard=(0, {numbers[0]}) for the first of {numbers[0]} shards"
+        raise TFRecordError(problem, advice, keyword="shard")
+    if len(numbers) == 2 and 0 <= min(numbers) < max(numbers):
+        advice = f"pass shard=({min(numbers)}, {max(numbers)}) for shard {min(numbers)} of {max(numbers)}"
+        raise TFRecordError(problem, advice, keyword="shard")
     raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 

@@ -8,6 +8,7 @@ from itertools import chain
 from operator import methodcaller
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import pyarrow_strings_enabled
@@ -119,8 +120,9 @@ _ADVICE = {
     "to_dataframe": "pass bag.to_dataframe(meta=...)",
     "to_reader": "pass scanner.to_reader()",
     "scanner": "pass dataset.scanner().to_reader()",
-    "to_frame": "pass column.to_frame()",
-    "__next__": "pass pyarrow.RecordBatchReader.from_batches(schema, batches)",
+    "to_frame": 'pass column.to_frame("n") for a column "n"',
+    "__next__": "pass pyarrow.RecordBatchReader.from_batches(schema, batches) of Arrow batches, or "
+    'pandas.DataFrame({"n": list(rows)})',
 }
 
 
@@ -336,19 +338,32 @@ def open_source(value: Any) -> Source:
         problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
         if hasattr(kind, "to_frame"):
             problem = f"{kind.__name__} is one column, not a table"
-        raise TFRecordError(problem, _advice(kind)) from error
+        raise TFRecordError(problem, _advice(value)) from error
     raise TFRecordError(
         f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
-        _advice(kind),
+        _advice(value),
     )
 
 
-def _advice(kind: type) -> str | None:
+def _advice(value: Any) -> str | None:
+    kind = type(value)
     if issubclass(kind, str | os.PathLike):
         return "pass the rows as the first argument, and the path as the second"
-    if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
+    if isinstance(value, Mapping):
+        return "pass pandas.DataFrame(rows)"
+    items = [value] if isinstance(value, bytes) else value if isinstance(value, list | tuple) else []
+    if items and all(isinstance(one, Mapping) for one in items):
+        return "pass pyarrow.Table.from_pylist(rows)"
+    if items and all(isinstance(one, bytes | bytearray | memoryview) for one in items):
+        records = "[rows]" if isinstance(value, bytes) else "rows"
+        return f'pass pyarrow.table({{"record": {records}}}) and record_type="bytes" for whole records'
+    if isinstance(value, np.ndarray) and value.ndim == 2:
+        return "pass pandas.DataFrame(rows).rename(columns=str)"
+    is_table = hasattr(kind, "__arrow_c_stream__") and not isinstance(value, pa.ChunkedArray)
+    if is_table and not hasattr(kind, "to_frame"):
         return None
-    default = 'pass for example pandas.DataFrame({"n": values}), or pyarrow.Table.from_pylist(rows)'
+    values = "list(rows)" if isinstance(value, Iterable) else "[rows]"
+    default = f'pass pandas.DataFrame({{"n": {values}}}) for a column "n"'
     return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
 
 

@@ -4,8 +4,10 @@ Arrow itself applies pyarrow expressions to the rows. This module translates par
 predicates, which exclude files from the read.
 """
 
+import ast
 import ctypes
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
@@ -32,7 +34,7 @@ from dask_tfrecord.dataset.query.predicates import (
     is_in,
     is_in_pandas,
 )
-from dask_tfrecord.errors import SchemaError, check_instance
+from dask_tfrecord.errors import SchemaError, TFRecordError, literal
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
@@ -222,7 +224,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     SchemaError if Arrow cannot apply the expression to the columns, or if the expression refers to a column
     by index instead of by name.
     """
-    check_instance("filters", expression, pc.Expression)
+    if not isinstance(expression, pc.Expression):
+        raise _no_expression(expression, schema)
     try:
         pa.Table.from_batches([schema.no_rows()]).filter(expression)
     except pa.ArrowException as error:
@@ -246,6 +249,21 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         raise SchemaError(problem, 'name columns, such as pc.field("year") > 2020', keyword="filters")
     applied = with_sql_rules(tree, schema) if sql_rules else expression
     return ArrowExpression(applied, tuple(names), pruning_predicate(tree, schema, sql_rules=sql_rules))
+
+
+def _no_expression(given: Any, schema: Schema) -> TFRecordError:
+    shown = f" {given!r}" if isinstance(given, str | list | tuple | dict) else ""
+    problem = f"the filter{shown} is not a pyarrow expression (got {type(given).__name__})"
+    name = next(iter(schema.names), "x")
+    advice = f"pass for example pyarrow.compute.field({literal(name)}).is_valid()"
+    conditions = given if isinstance(given, list) else meant_conditions(given)
+    if conditions:
+        advice = f"pass pyarrow.parquet.filters_to_expression({conditions!r})"
+    elif hasattr(given, "dtype") or isinstance(given, pa.Array | pa.ChunkedArray):
+        advice = "pass a mask, or the indices of rows, to take()"
+    elif callable(given):
+        advice = f"{advice}, or apply the function to the result of to_dask()"
+    return TFRecordError(problem, advice, keyword="filter")
 
 
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
@@ -392,9 +410,41 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
 
 
 def _malformed(filters: Any) -> SchemaError:
+    meant = meant_conditions(filters)
     return SchemaError(
         f"filters= is not a list of (column, operator, value), or a list of such lists: {filters!r}",
         'pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
-        'expression such as pc.field("year") >= 2024',
+        'expression such as pc.field("year") >= 2024'
+        if meant is None
+        else f"pass filters={meant!r}",
         keyword="filters",
     )
+
+
+_COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_COMPARISONS |= {ast.In: "in", ast.NotIn: "not in"}
+
+
+def meant_conditions(filters: Any) -> list[tuple[str, str, Any]] | None:
+    """Return the list of conditions that a caller meant by a text, a dict, or one condition, or None."""
+    if isinstance(filters, dict) and filters and all(isinstance(name, str) for name in filters):
+        return [(name, "==", value) for name, value in filters.items()]
+    if _is_condition(filters):
+        return [tuple(filters)]
+    if not isinstance(filters, str):
+        return None
+    try:
+        # `=` and `<>` are operators of SQL.
+        text = re.sub(r"(?<![<>=!])=(?!=)", "==", filters.replace("<>", "!="))
+        body = ast.parse(text.strip(), mode="eval").body
+        is_joined = isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And)
+        return [_comparison(part) for part in (body.values if is_joined else [body])]  # type: ignore[attr-defined]  # mypy does not follow `is_joined`
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _comparison(node: ast.expr) -> tuple[str, str, Any]:
+    match node:
+        case ast.Compare(ast.Name(name), [operator], [value]) if type(operator) in _COMPARISONS:
+            return name, _COMPARISONS[type(operator)], ast.literal_eval(value)
+    raise ValueError("not a comparison of a column with a value")

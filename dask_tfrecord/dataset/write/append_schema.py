@@ -278,9 +278,16 @@ def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     return Schema(tuple(fields), schema.record_type)
 
 
-def check_same_names(rows: Sequence[str], existing: Sequence[str]) -> None:
-    """Raise SchemaError unless the rows have the columns of the dataset, in any order."""
-    _check_names(rows, existing, *_NEW)
+def check_same_names(
+    rows: Sequence[str], existing: Sequence[str], new: Mapping[str, pa.DataType] | None = None
+) -> None:
+    """Raise SchemaError unless the rows have the columns of the dataset, in any order.
+
+    ``new`` maps the columns that the dataset lacks to their types. The error suggests to add them.
+    """
+    effect = "add the column, which is null in the existing rows"
+    remedies = [Remedy("schema", dict(new)), Remedy("schema_change", "add", effect)] if new else []
+    _check_names(rows, existing, *_NEW, remedies)
     _check_names(existing, rows, *_MISSING)
 
 
