@@ -35,6 +35,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
 )
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.paths import is_http
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -224,9 +225,29 @@ class _LostBaseError(FileNotFoundError):
     """The base of a version is missing or has changed, because of an overwrite or of damage."""
 
 
-def versions(store: Store | FoundFiles) -> list[int]:
-    """Return the versions of the dataset in the root of the store, in ascending order."""
-    return numbers_of(store.names(METADATA_DIRECTORY))
+def versions(store: Store, found: FoundFiles | None = None) -> list[int]:
+    """Return the versions of the dataset in the root of the store, in ascending order.
+
+    ``found`` is an existing listing, or None. The listing of a remote store may not show a new file yet, so
+    the versions after the newest listed one are asked for by themselves.
+    """
+    numbers = numbers_of((found or store).names(METADATA_DIRECTORY))
+    while has_unlisted_version(store, max(numbers, default=0)):
+        numbers.append(max(numbers, default=0) + 1)
+    return numbers
+
+
+def has_unlisted_version(store: Store, number: int, count: int = 1) -> bool:
+    """Return True if the store has one of the ``count`` versions after version ``number``.
+
+    Return False on stores whose listings are always complete, and on web servers.
+    """
+    if not store.is_remote or is_http(store.root):
+        return False
+    paths = [store.join(snapshot_path(number + more)) for more in range(1, count + 1)]
+    with suppress(PermissionError):  # the answer of some stores for a file that does not exist
+        return any(store.for_each(store.has_file, paths))
+    return False
 
 
 def numbers_of(names: Iterable[str]) -> list[int]:
@@ -269,7 +290,7 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
     Raise TFRecordError if the file of the snapshot is damaged, or if the base of the snapshot is damaged or
     missing.
     """
-    numbers = versions(found or store)
+    numbers = versions(store, found)
     while numbers:
         try:
             return read_version(store, numbers[-1])

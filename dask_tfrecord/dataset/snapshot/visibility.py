@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,9 +42,15 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.file_list import FileList
-from dask_tfrecord.files.storage.listing import Listing, find_listed, list_directory, unfinished_only
+from dask_tfrecord.files.storage.listing import (
+    Listing,
+    find_listed,
+    list_directory,
+    look_up,
+    unfinished_only,
+)
 from dask_tfrecord.files.storage.location import removed
-from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
@@ -75,7 +82,8 @@ def kept_files(store: Store) -> FileList:
 def _found_or_kept(store: Store, listed: FileList) -> tuple[FileList, FileList]:
     """Find the files of a snapshot at their original paths, or in the directory of kept files.
 
-    In addition, return all other visible files in the dataset's directory, as `find_listed` does.
+    In addition, return all other visible files in the dataset's directory, as `find_listed` does. On a remote
+    store, a file that no listing shows is asked for by itself.
     """
     names = listed.names
     files, others = find_listed(store, names)
@@ -85,9 +93,21 @@ def _found_or_kept(store: Store, listed: FileList) -> tuple[FileList, FileList]:
             break
         store.fs.invalidate_cache()
         found, _ = find_listed(Store.of(store.fs, store.join(directory)), names)
-        columns = files.rows.column_names
-        files = files.with_columns({name: pc.if_else(missing, found[name], files[name]) for name in columns})
+        files = _filled(files, found, missing)
+    missing = files["path"].is_null()
+    if store.is_remote and not is_http(store.root) and pc.any(missing).as_py():
+        unseen = [name for name, is_missing in zip(names, missing.to_pylist(), strict=True) if is_missing]
+        at = pa.array(np.cumsum(missing.to_numpy()) - 1, mask=~missing.to_numpy())
+        for directory in ("", f"{KEPT}/"):
+            found = look_up(Store.of(store.fs, store.join(directory)), unseen).take(at)
+            files = _filled(files, found, files["path"].is_null())
     return files, others
+
+
+def _filled(files: FileList, found: FileList, missing: pa.ChunkedArray) -> FileList:
+    """Replace the missing rows of ``files`` by those of ``found``."""
+    columns = files.rows.column_names
+    return files.with_columns({name: pc.if_else(missing, found[name], files[name]) for name in columns})
 
 
 _MISSING = "the file is missing, but the dataset's snapshot lists it"

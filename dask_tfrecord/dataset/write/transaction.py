@@ -43,7 +43,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     listed_paths,
     rows_of_run,
 )
-from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
+from dask_tfrecord.dataset.snapshot.versions import has_unlisted_version, newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.dataset.write.operations import Change, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -63,6 +63,10 @@ _MOST_CHUNKS = 64
 
 # The number of steps in a commit, as described in docs/format.md.
 _STEPS = 7
+
+# Before the first version of a dataset is created, this many versions after it are asked for by themselves,
+# because an overwrite removes the versions before it, and a listing that lags may show no version at all.
+_UNLISTED = 7
 
 # Two files are compared in chunks of this size.
 _COMPARED_BYTES = 1 << 20
@@ -251,6 +255,8 @@ class Transaction:
         self._log(5, "make the next snapshot")
         used = operation.used(with_stamps(self.store, files, present))
         change = operation.change(run, self.newest, used)
+        if change.snapshot.number == 1 and has_unlisted_version(self.store, 1, _UNLISTED):
+            raise _lagging()
         moved = [*change.removed, *change.kept, *(f"{KEPT}/{path}" for path in change.kept)]
         self.store.refuse_links(map(self.store.join, moved), files=True)
         unused = {*listed_paths(files)}.difference(listed_paths(used))
@@ -287,7 +293,7 @@ class Transaction:
             if failure is None:
                 store.remove([path])
             elif newest_number(store) < snapshot.number:
-                raise failure
+                raise _lagging() if isinstance(failure, FileExistsError) else failure
         return committed
 
     def _find(self) -> FoundFiles | None:
@@ -314,6 +320,11 @@ class Transaction:
 
     def _log(self, step: int, action: str) -> None:
         logger.info("%s: commit step %d of %d: %s", self.run.title, step, _STEPS, action)
+
+
+def _lagging() -> ConcurrentWriteError:
+    problem = "the store has a version of the dataset that its listings do not show yet"
+    return ConcurrentWriteError(problem, "start the write again when the listings show the version")
 
 
 def _number(newest: Snapshot | None) -> int:
@@ -439,8 +450,9 @@ def publish_files(
     # of tasks may have uploaded files that the write does not use.
     listed = {store.join(name): name for name in names}
     present = (FoundFiles(store) if found is None or found.directory else found).infos
-    if gone := listed.keys() - present.keys():
-        raise _removed(run, listed[min(gone)])
+    for path in sorted(listed.keys() - present.keys()):  # the listing may not show new files yet
+        if not store.has_file(path):
+            raise _removed(run, listed[path])
     store.remove(path for path in present if run.owns(path) and path not in listed)
     return present
 
@@ -507,7 +519,7 @@ def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, A
         # files are transferred.
         if present is None and len(paths) > _FEW_FILES and (found := store.list_at_once()) is not None:
             present = found.infos
-        infos = [store.look(path) if present is None else present[path] for path in paths]
+        infos = [(present or {}).get(path) or store.look(path) for path in paths]
         stamps = pa.array(map(stamp_of, infos), pa.string())
         sizes = [info["size"] for info in infos]
     except Exception:  # a commit must not fail because stamps are missing
