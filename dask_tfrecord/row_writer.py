@@ -22,7 +22,7 @@ from dask_tfrecord.arguments import AnyCompression, AnyRecordType, AnySchema, Fi
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection import requests
 from dask_tfrecord.collection.frames.pandas_to_arrow import first_line
-from dask_tfrecord.collection.frames.schema_plan import given_types
+from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import (
     Rows,
     Source,
@@ -48,7 +48,7 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.foreign_names import unknown_attribute
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.conversion import holds_null
+from dask_tfrecord.schema.conversion import holds_null, may_widen
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.names import check_names
 
@@ -400,16 +400,20 @@ class Writer:
         levels = source.levels(None)
         if plan is None:
             plan = self._planned_for(source, record_type)
-        elif any(map(holds_null, plan.schema.arrow.types)):
-            columns = source.plan(self._given, plan.schema.record_type, [*plan.partition_on], levels)
-            plan = replace(plan, schema=append_schema.with_types_of_nulls(plan.schema, columns))
+        elif any(map(may_widen, plan.schema.arrow.types)):
+            existing = Existing.of(plan.columns, adds_columns=False)
+            columns = source.plan(
+                self._given, plan.schema.record_type, [*plan.partition_on], levels, existing
+            )
+            plan = replace(plan, schema=append_schema.with_wider_types(plan.schema, columns))
         columns = plan.columns
         found = [*source.columns, *(column for column, _ in levels)]
         with located(path=self._root):
             check_names(found, may_be_empty=True)
             append_schema.check_same_names(found, columns.names, self._new_types(source, columns.names))
         title = f"{self._root}, {source.kind}"
-        tables = list(source.tables(columns, self._options.lossy, None, levels, title))
+        with append_schema.fixed_columns(columns, self._appender.plan is not None):
+            tables = list(source.tables(columns, self._options.lossy, None, levels, title))
         check_values(plan, tables, title)
         if self._options.lossy == "warn":
             rounded = source.rounded(plan.schema, levels)

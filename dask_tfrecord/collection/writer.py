@@ -25,6 +25,7 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection import requests
 from dask_tfrecord.collection.expr import lineage
 from dask_tfrecord.collection.expr.write_expression import CollectionRows
+from dask_tfrecord.collection.frames.schema_plan import Existing
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
 from dask_tfrecord.collection.scheduler import Progress, check_cluster, report
@@ -32,7 +33,7 @@ from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
-from dask_tfrecord.dataset.write.append_schema import check_existing_data
+from dask_tfrecord.dataset.write.append_schema import check_existing_data, fixed_columns
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     destination,
@@ -148,7 +149,8 @@ def to_tfrecord(
 
         Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
         that it has in the Parquet files. For any other object column, the write computes one partition after
-        the other until the values determine a type. A column without any value gets the null type.
+        the other until the values determine a type, or all partitions if the values are decimals. A column
+        without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
         How the write treats values that are rounded. TFRecord stores only 32-bit floats, so values of float64
         and decimal columns are rounded. Values of other float columns are rounded if ``schema`` sets a
@@ -162,8 +164,9 @@ def to_tfrecord(
         has a name or does not consist of integers. Arrow data has no index.
     append : bool, default False
         If ``append`` is True, add the rows to the existing data in the directory, whichever tool wrote that
-        data. Unless ``schema_change`` is "add", the columns and types of the rows must equal those of the
-        existing data.
+        data. Unless ``schema_change`` is "add", the rows must have the columns of the existing data. Their
+        types must be equal, except that columns without any value fit each column, whole floats and NaN fit
+        an integer column, decimals get enough digits, and Python objects fit each type that holds them.
     schema_change : "add", optional
         How an append may change the columns of the dataset. By default, an append changes no columns. With
         ``schema_change="add"``, the rows may contain new columns, which become the last columns and are null
@@ -379,7 +382,9 @@ def to_tfrecord(
 
         levels = rows.levels(write_index)
         wanted = requests.written_type(record_type, rare)
-        planned = requests.with_feature_lists(rows.plan(schema, wanted, keys, levels), rare)
+        columns = newest.columns if newest is not None and mode in ("append", "partitions") else None
+        known = Existing.of(columns, adds_columns=adds_columns)
+        planned = requests.with_feature_lists(rows.plan(schema, wanted, keys, levels, known), rare)
         partition_fields = planned.select(keys).fields
         order = tuple(planned.names)
         if splits is not None:
@@ -409,6 +414,7 @@ def to_tfrecord(
             records,
             options=options,
             base=base,
+            appends=existing is not None,
             partitioning=partition_fields,
             order=order,
             max_directories=rare.max_files_per_task or sys.maxsize,
@@ -451,7 +457,7 @@ def _write_source(
         progress.add(report(run.run, task, tasks, result, step=step, steps=steps))
 
     try:
-        with progress:
+        with progress, fixed_columns(run.columns, run.appends):
             if shuffle is None:
                 files = write_tables(run, tables, title, note)
             else:

@@ -5,12 +5,16 @@ result back gives equal values, where -0.0 equals 0 and NaN equals NaN. If the c
 may be rounded to the nearest shorter float.
 """
 
+from collections.abc import Callable, Iterable
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
 from dask_tfrecord.schema.logical_types import (
     canonical_type,
+    innermost,
     is_binary,
     is_large_list,
     is_list,
@@ -237,13 +241,15 @@ def _first_true(mask: pa.Array) -> int:
     return int(pc.index(mask, True).as_py())
 
 
-def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa.DataType | None:
+def widened(
+    one: pa.DataType, other: pa.DataType, *, numbers: bool = True, is_stored: bool = True
+) -> pa.DataType | None:
     """Return the wider of two types, or None if neither type can hold all values of the other type.
 
     A type counts as wider than another only if records store equal values of the two types identically. Every
-    type is wider than the null type. Lists are compared by their item types, and structs by their field
-    types. If ``numbers`` is False, only null types are widened, including null types nested in lists and
-    structs.
+    type is wider than the null type. Two decimal types have a common type with enough digits for both. Lists
+    are compared by their item types, and structs by their field types. If ``numbers`` is False, integers and
+    floats are not widened. If ``is_stored`` is True, the result must not change how stored decimals are read.
     """
     if same_layout(one, other) or types.is_null(other):
         return one
@@ -253,11 +259,103 @@ def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa
         return _wider_integer(one, other)
     if numbers and types.is_floating(one) and types.is_floating(other):
         return max(one, other, key=lambda type_: type_.bit_width)
+    if types.is_decimal(one) and types.is_decimal(other):
+        return wider_decimal(one, other, stored=(one, other) if is_stored else ())
+
+    def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+        return widened(one, other, numbers=numbers, is_stored=is_stored)
+
     if is_list(one) and is_list(other):
-        return _wider_list(one, other, numbers)
+        return _wider_list(one, other, wider)
     if types.is_struct(one) and types.is_struct(other):
-        return _wider_struct(one, other, numbers)
+        return _wider_struct(one, other, wider)
     return None
+
+
+def fitting(
+    existing: pa.DataType, rows: pa.DataType, *, numbers: bool, is_inferred: bool
+) -> pa.DataType | None:
+    """Return the type to which the rows of an append are converted, or None if the rows do not fit.
+
+    ``existing`` is the type of the column in the dataset, and ``rows`` its type in the rows. Integers fit a
+    float column and floats fit an integer column, because the conversion raises for a value that would
+    change. If ``is_inferred`` is True, nobody has chosen the type ``rows``, because it comes from the values
+    of Python objects. Such rows fit each type of the same family. ``numbers`` has the same meaning as in
+    `widened`.
+    """
+    if types.is_null(rows):
+        return rows
+    if (wider := widened(existing, rows, numbers=numbers)) is not None:
+        return wider
+    if types.is_decimal(existing) and types.is_decimal(rows):
+        return wider_decimal(existing, rows, stored=(existing,))
+    for one, other in ((existing, rows), (rows, existing)):
+        if types.is_integer(one) and types.is_floating(other):
+            return existing
+    return _of_family(existing, rows, numbers=numbers) if is_inferred else None
+
+
+def _of_family(existing: pa.DataType, rows: pa.DataType, *, numbers: bool) -> pa.DataType | None:
+    def fits(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+        return fitting(one, other, numbers=numbers, is_inferred=True)
+
+    if isinstance(existing, pa.FixedShapeTensorType) and is_list(rows):
+        return existing if fits(existing.value_type, innermost(rows)) == existing.value_type else None
+    if is_list(existing) and is_list(rows):
+        item = fits(existing.value_type, rows.value_type)
+        if item is None or types.is_null(item):
+            return None if item is None else existing
+        if types.is_fixed_size_list(existing):
+            return pa.list_(item, existing.list_size)
+        return pa.large_list(item) if is_large_list(existing) else pa.list_(item)
+    if types.is_struct(existing) and types.is_struct(rows):
+        found = {item.name: item.type for item in rows}
+        if {item.name for item in existing} != found.keys():
+            return None
+        fields = {item.name: fits(item.type, found[item.name]) for item in existing}
+        if None in fields.values():
+            return None
+        nothing = {item.name: item.type for item in existing if types.is_null(fields[item.name])}
+        return pa.struct({**fields, **nothing})
+    if types.is_dictionary(existing):
+        return existing if fits(existing.value_type, rows) == existing.value_type else None
+    is_bool = types.is_boolean(existing), types.is_boolean(rows)
+    return existing if family(existing) == family(rows) and is_bool[0] == is_bool[1] else None
+
+
+def may_widen(type_: pa.DataType) -> bool:
+    """Return True if later rows of any kind can change a type, because it contains the null type or a
+    decimal.
+    """
+    return any(types.is_null(leaf) or types.is_decimal(leaf) for leaf in leaf_types(type_))
+
+
+def wider_decimal(
+    one: pa.DataType, other: pa.DataType, *, stored: Iterable[pa.DataType]
+) -> pa.DataType | None:
+    """Return the decimal type with enough digits for two decimal types, or None if there is none.
+
+    Values of the types ``stored`` are already stored as 32-bit floats. Such a value might be read differently
+    with more decimal places, so the result is None unless the values are small enough.
+    """
+    scale = max(one.scale, other.scale)
+    whole = max(one.precision - one.scale, other.precision - other.scale)
+    for type_ in stored:
+        if type_.scale < scale and not _is_read_alike(type_, scale):
+            return None
+    digits = whole + scale
+    for type_ in (one, other):
+        if (type_.precision, type_.scale) == (digits, scale):
+            return type_
+    if digits > 76:
+        return None
+    return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
+
+
+def _is_read_alike(type_: pa.DataType, scale: int) -> bool:
+    """Return True if the 32-bit floats of all decimals of a type are read alike with ``scale`` places."""
+    largest = np.nextafter(np.float32(10.0 ** (type_.precision - type_.scale)), np.float32(0))
+    return bool(np.spacing(largest) < 10.0**-scale)
 
 
 def holds_null(type_: pa.DataType) -> bool:
@@ -273,17 +371,20 @@ def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _wider_list(one: pa.DataType, other: pa.DataType, numbers: bool) -> pa.DataType | None:
+_Wider = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+
+
+def _wider_list(one: pa.DataType, other: pa.DataType, wider: _Wider) -> pa.DataType | None:
     size = getattr(one, "list_size", -1)
-    item = widened(one.value_type, other.value_type, numbers=numbers)
+    item = wider(one.value_type, other.value_type)
     if item is None or size != getattr(other, "list_size", -1):
         return None
     return pa.large_list(item) if is_large_list(one) else pa.list_(item, size)
 
 
-def _wider_struct(one: pa.StructType, other: pa.StructType, numbers: bool) -> pa.StructType | None:
+def _wider_struct(one: pa.StructType, other: pa.StructType, wider: _Wider) -> pa.StructType | None:
     if [item.name for item in one] != [item.name for item in other]:
         return None
     pairs = zip(one, other, strict=True)
-    fields = [(mine.name, widened(mine.type, theirs.type, numbers=numbers)) for mine, theirs in pairs]
+    fields = [(mine.name, wider(mine.type, theirs.type)) for mine, theirs in pairs]
     return None if any(type_ is None for _, type_ in fields) else pa.struct(fields)

@@ -63,7 +63,6 @@ def test_the_dtype_tells_the_type(dtype: Any, type_: pa.DataType) -> None:
         ([[[1], []], None], pa.list_(pa.list_(pa.int64()))),
         ([[b"a"]], pa.list_(pa.binary())),
         ([dt.date(2020, 1, 1), None], pa.date32()),
-        ([Decimal("1.25")], pa.decimal128(3, 2)),
     ],
 )
 def test_object_columns_show_their_type_in_the_first_partition_with_a_value(
@@ -81,6 +80,24 @@ def test_object_columns_show_their_type_in_the_first_partition_with_a_value(
     assert found.field("x").type == type_
     assert found.field("c").type == pa.binary()
     assert asked == [["x"]] * 4
+
+
+def test_decimals_get_enough_digits_for_all_partitions() -> None:
+    partitions = sample_of(*(objects(Decimal(text)) for text in ("1.5", "12345678.5", "1.255")))
+    assert plan(objects(), sample=partitions).arrow.field("x").type == pa.decimal128(11, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        ([{"a": None}, None, {"a": 1}], pa.struct({"a": pa.int64()})),
+        ([{"a": {"b": []}}, {"a": {"b": [b"x"]}}], pa.struct({"a": pa.struct({"b": pa.list_(pa.binary())})})),
+        ([{"a": None}, {"a": None}], pa.struct({"a": pa.null()})),
+    ],
+)
+def test_dicts_get_the_types_of_all_their_keys(values: list[Any], type_: pa.DataType) -> None:
+    partitions = sample_of(*map(objects, values))
+    assert plan(objects(), sample=partitions).arrow.field("x").type == type_
 
 
 UNKNOWN = frame_of([], pd.CategoricalDtype(["__UNKNOWN_CATEGORIES__"], ordered=True))

@@ -125,9 +125,9 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
 def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of unchanged columns whose dtype no longer determines the Arrow type.
 
-    Two kinds of columns are returned: large strings that Dask converted (dataframe.convert-string), and
-    object columns that Dask read from Parquet files. Object columns whose Arrow type depends on their values
-    are left out.
+    Three kinds of columns are returned: large strings and columns of nulls that Dask converted
+    (dataframe.convert-string), and object columns that Dask read from Parquet files. Object columns whose
+    Arrow type depends on their values are left out.
     """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
@@ -135,12 +135,26 @@ def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
             source = _source(ddf.expr, name, (*_VALUE_PRESERVING, ArrowStringConversion))
             if source is not None and _dtype(source, name) == pd.ArrowDtype(pa.large_string()):
                 types[name] = pa.large_string()
+            elif isinstance(source, FromPandas) and is_object(_dtype(source, name)):
+                is_empty = source.operand("frame")._data[name].isna().all()
+                types[name] = pa.null() if is_empty else None
         elif is_object(dtype) and isinstance(name, str):
             source = _source(ddf.expr, name, _VALUE_PRESERVING)
             if isinstance(source, ReadParquet) and name in source.columns and _has_default_conversion(source):
                 item = source._dataset_info["schema"].field(name)
                 types[name] = _type_of_objects(item.type, may_be_null=item.nullable)
     return {name: type_ for name, type_ in types.items() if type_ is not None}
+
+
+def converted_columns(ddf: DataFrame) -> list[str]:
+    """Return the names of the text columns that a task of the collection makes of objects."""
+    found = []
+    for name, dtype in ddf._meta.dtypes.items():
+        if isinstance(dtype, pd.StringDtype) and isinstance(name, str):
+            source = _source(ddf.expr, name, _VALUE_PRESERVING)
+            if isinstance(source, ArrowStringConversion) and is_object(_dtype(source.frame, name)):
+                found.append(name)
+    return found
 
 
 def _has_default_conversion(source: ReadParquet) -> bool:

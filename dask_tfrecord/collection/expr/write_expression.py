@@ -17,6 +17,8 @@ from dask_tfrecord.collection.expr import lineage
 from dask_tfrecord.collection.frames import pandas_to_arrow
 from dask_tfrecord.collection.frames.pandas_to_arrow import index_levels
 from dask_tfrecord.collection.frames.schema_plan import (
+    NEW_DATASET,
+    Existing,
     GivenTypes,
     plan_schema,
     rounded_in_frame,
@@ -28,6 +30,7 @@ from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.write.append_schema import fixed_columns
 from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit, written
@@ -50,8 +53,10 @@ def write_partition(
     """Write the files of a partition. For a shuffle, write a spill file for later tasks instead."""
     try:
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
-            lossy = run.options.lossy
-            table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=lossy)
+            with fixed_columns(run.columns, run.appends):
+                table = pandas_to_arrow.to_table(
+                    partition, run.columns, write_index=write_index, lossy=run.options.lossy, is_dask=True
+                )
             if shuffle is None or route is None:
                 return report(run.run, index, count, run.write(table, index, count))
             spills = (spill(run, table, index, shuffle, route),)
@@ -248,7 +253,12 @@ class CollectionRows:
         return index_levels(self._ddf._meta, write_index)
 
     def plan(
-        self, schema: GivenTypes, record_type: RecordType | None, keys: Sequence[str], levels: Levels
+        self,
+        schema: GivenTypes,
+        record_type: RecordType | None,
+        keys: Sequence[str],
+        levels: Levels,
+        existing: Existing = NEW_DATASET,
     ) -> Schema:
         names = text_columns(self._ddf._meta, schema, levels)
         self._ddf = lineage.check_string_conversions(self._ddf, names)
@@ -260,6 +270,8 @@ class CollectionRows:
             sample=self._computed,
             partition_on=keys,
             known=lineage.lost_types(self._ddf),
+            existing=existing,
+            converted=lineage.converted_columns(self._ddf),
         )
         planned = lineage.with_feature_lists(self._ddf, planned)
         return planned if record_type else lineage.with_bytes_records(self._ddf, planned, keys)

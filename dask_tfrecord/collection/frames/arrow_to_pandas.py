@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from dask.dataframe.utils import clear_known_categories
 
+from dask_tfrecord.collection.frames.object_arrays import Objects, object_array
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.schema.dtypes import dtype_of, nullable_dtype_of
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
+from dask_tfrecord.schema.logical_types import innermost, is_binary, is_list, is_text
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
@@ -61,7 +62,7 @@ def to_pandas(
             column = _storage(column)
         _check_no_nat(column, item.name)
         if wanted == "object" or (wanted == NUMPY and is_list(column.type)):
-            objects[item.name] = _object_array(column)
+            objects[item.name] = _object_array(column, item.name)
         elif wanted == NUMPY or isinstance(dtype, np.dtype):
             _check_no_null(column, item.name)
             numbers[item.name] = column
@@ -185,10 +186,16 @@ def _check_no_null(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
-    """Raise if NumPy would interpret a valid timestamp or duration of the column, or of its lists, as NaT."""
+    """Raise if pandas would interpret a valid timestamp or duration of the column as NaT. The times inside
+    lists and structs are checked, too.
+    """
     if is_list(column.type):
         chunks = [chunk.flatten() for chunk in column.chunks]
         _check_no_nat(pa.chunked_array(chunks, column.type.value_type), name)
+        return
+    if pa.types.is_struct(column.type):
+        for field in column.flatten():
+            _check_no_nat(field, name)
         return
     is_time = pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type)
     if is_time and pc.min(column.cast(pa.int64())).as_py() == _NAT:
@@ -199,16 +206,34 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
         )
 
 
-def _object_array(column: pa.ChunkedArray) -> Any:
+def _object_array(column: pa.ChunkedArray, name: str) -> Any:
     """Convert a column to an object array, in which lists are NumPy arrays. Nulls become None.
 
     Nulls are removed before the conversion, because the null values inside a null fixed-size list would turn
-    integers into floats.
+    integers into floats. For the same reason, structs become dicts of Python objects without pandas.
     """
     objects = np.full(len(column), None, dtype=object)
-    present = column.is_valid().to_numpy()
-    objects[present] = column.drop_null().to_pandas().to_numpy(object)
+    present, values = column.is_valid().to_numpy(), column.drop_null()
+    if pa.types.is_struct(column.type):
+        objects[present] = _python_objects(values, name)
+    elif is_list(column.type) and _has_time_zone(column.type):  # NumPy would drop the time zone
+        objects[present] = object_array([*map(object_array, _python_objects(values, name))])
+    else:
+        objects[present] = values.to_pandas().to_numpy(object)
     return objects
+
+
+def _python_objects(column: pa.ChunkedArray, name: str) -> Objects:
+    try:
+        return object_array(column.to_pylist())
+    except (OverflowError, ValueError) as error:  # a date beyond the year 9999, for example
+        problem = f"Python cannot represent a value of the column: {error}"
+        raise SchemaError(problem, _ARROW_DTYPES, feature=name) from None
+
+
+def _has_time_zone(type_: pa.DataType) -> bool:
+    type_ = innermost(type_)
+    return bool(pa.types.is_timestamp(type_) and type_.tz is not None)
 
 
 def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:

@@ -5,7 +5,6 @@ rounding of floats is allowed. The module `arrow_to_pandas` converts Arrow table
 """
 
 import datetime
-from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,167 +14,23 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
 from pandas.api.types import infer_dtype
 
+from dask_tfrecord.collection.frames.object_arrays import SETS, to_arrow
 from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
-from dask_tfrecord.schema.conversion import convert, family
+from dask_tfrecord.schema.conversion import convert, widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.logical_types import (
-    in_nanoseconds,
     innermost,
     is_binary,
-    is_list,
     is_text,
     value_type,
 )
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
-
-# Arrow silently drops details that a type cannot hold, such as the nanoseconds of a pandas timestamp, the
-# fraction of a float among integers, or the time zone of a datetime. The converted array is compared with the
-# objects, unless all objects are of one kind that Arrow is known to convert exactly.
-
-Objects = npt.NDArray[np.object_]
-
-# Sequence types for which Arrow cannot infer a list type.
-_SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
-
-# The kinds of objects, as returned by `infer_dtype`, that Arrow converts exactly to the inferred type.
-_EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
-
-# Maps a kind of objects to the family of Arrow types to which Arrow converts the objects exactly.
-_FAMILIES = {"string": "text", "bytes": "bytes"}
-
-_MIXED = "the values are of several kinds, and no single type holds all of them"
-
-
-def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
-    """Convert an object column to an Arrow array of the given type, or of a type inferred from the objects.
-
-    Objects that pandas considers missing become null. A NaN inside a list stays NaN and does not become null.
-    Raise one of `CONVERSION_ERRORS` if no Arrow type can hold all objects, or if a value would change.
-    """
-    values, missing = column.to_numpy(), column.isna().to_numpy()
-    kind = infer_dtype(column, skipna=True)
-    if kind.startswith("mixed"):
-        _check_scalars(values[~missing])
-    if type_ is None:
-        return _infer(values, missing)
-    if is_list(type_) and kind in ("string", "bytes"):
-        raise TypeError("it is a string, not a list")  # Arrow would convert a string to its characters
-    if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
-        return _arrow_array(values, missing, type_)
-    if is_list(type_):
-        values = _sequences_to_lists(values)
-    try:
-        inferred = _infer(values, missing)
-    # Arrow raises one of these errors for integers beyond 64 bits, for example.
-    except (OverflowError, TypeError, pa.ArrowException):
-        inferred = _arrow_array(values, missing, type_)
-        if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
-            raise
-    _check_family(inferred.type, type_)
-    return convert(inferred, type_, rounded=rounded)
-
-
-def _sequences_to_lists(values: Objects) -> Objects:
-    """Replace sequences such as a Series by lists. Arrow does not check the values of a Series."""
-    if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
-        return values
-    return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
-
-
-def _check_scalars(present: Objects) -> None:
-    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow would crash."""
-    scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
-    if np.datetime64 in scalars and len(scalars) > 1:
-        raise ValueError(_MIXED)
-
-
-def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.DataType | None) -> pa.Array:
-    return pa.array(values, type=type_, mask=missing, from_pandas=False)
-
-
-def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert objects to the type that Arrow infers. Use nanoseconds if the inferred unit is too coarse for a
-    value.
-    """
-    inferred = _arrow_array(values, missing, None)
-    present = values[~missing]
-    if _are_exact(present) or _are_equal(present, inferred.drop_null()):
-        return inferred
-    finer_type = in_nanoseconds(inferred.type)
-    # Arrow converts nanosecond times in structs to integers for pandas, so a read would return integers
-    # instead of times.
-    if finer_type != inferred.type and not pa.types.is_struct(innermost(finer_type)):
-        finer = _arrow_array(values, missing, finer_type)
-        if _are_equal(present, finer.drop_null()):
-            return finer
-    if set(map(type, present)) == {dict} and len(set(map(frozenset, present))) > 1:
-        raise ValueError("the dicts have different keys")
-    raise ValueError(_MIXED)
-
-
-def _are_exact(present: Objects) -> bool:
-    """Return True if all objects have the same kind or NumPy dtype, and Arrow converts this kind exactly."""
-    if infer_dtype(present, skipna=False) in _EXACT_KINDS:
-        return True
-    if set(map(type, present)) == {np.ndarray}:
-        dtypes = {values.dtype for values in present}
-        return len(dtypes) == 1 and dtypes.pop().kind in "biufSU"
-    return False
-
-
-def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if Python considers the converted values equal to the objects. NaN counts as equal to NaN.
-
-    ``is_inferred`` is True if Arrow inferred the type from the objects. Lists of an inferred type need no
-    comparison if Arrow converts the kind of their values exactly.
-    """
-    kinds = set(map(type, present))
-    if is_list(converted.type):
-        # Arrow converts some NumPy scalars to empty lists.
-        if any(issubclass(kind, np.generic) for kind in kinds):
-            return False
-        if np.ma.MaskedArray in kinds:  # Arrow ignores the mask of a masked array
-            return False
-        values = _object_array([value for value in chain.from_iterable(present) if value is not None])
-        if is_inferred and _are_exact(values):
-            return True
-        return _are_equal(values, converted.flatten().drop_null(), is_inferred=is_inferred)
-    if len(present) != len(converted):  # Arrow considers more objects missing than pandas does
-        return False
-    if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
-        return False
-    # NumPy considers some timedeltas equal to numbers.
-    if np.timedelta64 in kinds and not pa.types.is_duration(converted.type):
-        return False
-    if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
-        if any(getattr(value, "tzinfo", None) is None for value in present):
-            return False
-        # In Python, a time that occurs twice at a clock change is unequal to every time in another time zone.
-        converted = converted.cast(pa.timestamp(converted.type.unit, "UTC"))
-        present = _object_array([value.astimezone(datetime.UTC) for value in present])
-    objects = _object_array(converted.to_pylist())
-    return not np.any((present != objects) & ((present == present) | (objects == objects)))
-
-
-def _object_array(values: list[Any]) -> Objects:
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects
-
-
-def _check_family(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise TypeError if values of the two types can never be equal, such as numbers and strings."""
-    source, target = innermost(source), innermost(target)
-    if not pa.types.is_null(source) and family(source) != family(target):
-        raise TypeError(f"Python objects of type {source} never equal values of type {target}")
-
 
 # Types of objects whose text contains the complete value. The text of an image object, for example, may
 # consist only of a class name and an address.
@@ -183,16 +38,17 @@ PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, dateti
 PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
 
 # Arrow can store objects of these Python types, provided that all objects of a column have the same type.
-_STORABLE = (*PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
+_STORABLE = (*PRINTABLE, list, tuple, dict, bytes, bytearray, np.ndarray, np.void)
 
 # The exceptions that a conversion to Arrow raises if a value does not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
-def type_of(column: "pd.Series[Any]") -> pa.DataType:
+def type_of(column: "pd.Series[Any]", *, is_dask: bool = False) -> pa.DataType:
     """Return the Arrow type of a pandas column from its dtype, or from its values if they are Python objects.
 
-    Raise SchemaError if no feature can hold the values, or if the values have no common type.
+    Raise SchemaError if no feature can hold the values, or if the values have no common type. The advice in
+    the error is for a Dask DataFrame if ``is_dask`` is True, and otherwise for a pandas DataFrame.
     """
     dtype = column.dtype
     try:
@@ -210,7 +66,7 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
         return _without_large_strings(pa.array(column.iloc[:0], from_pandas=True).type)
     except CONVERSION_ERRORS as error:
         problem = f"values of the dtype {dtype} cannot be stored: {first_line(error)}"
-        raise SchemaError(problem, conversion_of(column), feature=str(column.name)) from None
+        raise SchemaError(problem, conversion_of(column, is_dask=is_dask), feature=str(column.name)) from None
 
 
 def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -227,7 +83,7 @@ def check_dtype(dtype: Any) -> None:
         raise TypeError("no feature holds such values")
 
 
-def conversion_of(column: "pd.Series[Any]") -> str:
+def conversion_of(column: "pd.Series[Any]", *, is_dask: bool) -> str:
     """Return advice on how to convert a column whose values cannot be stored."""
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
@@ -235,16 +91,30 @@ def conversion_of(column: "pd.Series[Any]") -> str:
     if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
         objects = pd.Series(dtype.categories, dtype=object)
     kind = infer_dtype(objects) if is_object(dtype) else getattr(dtype, "kind", "")
+
+    def mapped(function: str, result: str = "object") -> str:
+        meta = f', meta=({name}, "{result}")' if is_dask else ""
+        return f'{values}.map({function}, na_action="ignore"{meta})'
+
     if isinstance(dtype, pd.PeriodDtype):
         return f"store the start of each period, with {values}.dt.to_timestamp()"
     if kind in ("c", "complex"):
-        real = f'{values}.apply(numpy.real, meta=({name}, "float64"))'
+        real = mapped("numpy.real", "float64")
         return f"make the real and the imaginary parts two columns, the first with {real}"
     if kind == "f":
         return f'round the values to float64, with {values}.astype("float64")'
     if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in objects):
-        flat = f'{values}.apply(numpy.ravel, meta=({name}, "object"))'
-        return f"flatten the arrays, which drops their shape, with {flat}"
+        flat = f"flatten the arrays, which drops their shape, with {mapped('numpy.ravel')}"
+        if (tensor := _shared_tensor(objects)) is None:
+            return flat
+        given = f"schema={{{name}: {literal(tensor)}}}"
+        return f"pass {given} to keep the shape that all of the arrays have, or {flat}"
+    if len(objects) and all(isinstance(value, SETS) for value in objects):
+        return f"store the values of each set as a list, with {mapped('sorted')}"
+    if len(objects) and all(isinstance(value, deque | range) for value in objects):
+        return f"store the values as lists, with {mapped('list')}"
+    if any(map(holds_set, objects)):
+        return "replace each set inside the values by a list, such as sorted(the_set)"
     if (struct := _struct_with_all_keys(objects)) is not None:
         return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
     if all(isinstance(value, PRINTABLE) for value in objects):
@@ -257,6 +127,30 @@ def conversion_of(column: "pd.Series[Any]") -> str:
         f"replace each {other} by a value that keeps all of it, such as the bytes of an encoded image or the "
         f"list of an array, or leave the column out, with ddf.drop(columns=[{name}])"
     )
+
+
+def _shared_tensor(objects: "pd.Series[Any]") -> pa.DataType | None:
+    """Return a tensor type for arrays that all have one shape and one dtype, or None."""
+    if any(not isinstance(value, np.ndarray) for value in objects):
+        return None
+    if len({(value.shape, value.dtype) for value in objects}) > 1:
+        return None
+    array = objects.iloc[0]
+    try:
+        item = pa.array(array.ravel()[:1]).type
+    except CONVERSION_ERRORS:
+        return None
+    is_number = pa.types.is_integer(item) or pa.types.is_floating(item)
+    return pa.fixed_shape_tensor(item, array.shape) if is_number and array.size else None
+
+
+def holds_set(value: Any) -> bool:
+    """Return True for a set, and for a container that contains a set at any level."""
+    if isinstance(value, dict):
+        return any(map(holds_set, value.values()))
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        return any(map(holds_set, value))
+    return isinstance(value, SETS)
 
 
 def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
@@ -364,14 +258,19 @@ def as_text(name: str) -> Remedy:
 
 
 def to_table(
-    frame: pd.DataFrame, schema: Schema, *, write_index: bool | None, lossy: Lossy = "allow"
+    frame: pd.DataFrame,
+    schema: Schema,
+    *,
+    write_index: bool | None,
+    lossy: Lossy = "allow",
+    is_dask: bool = False,
 ) -> pa.Table:
     """Convert a pandas partition to an Arrow table of the planned schema.
 
     Values that pandas considers missing become null. A NaN in an Arrow-backed column or inside a list is a
     value and not a null. If ``write_index`` is True, the index levels become the first columns. With
     ``write_index=False``, the index is dropped. With ``write_index=None``, an index with a name raises, and
-    any other index is dropped.
+    any other index is dropped. ``is_dask`` has the same meaning as in `type_of`.
 
     Raise SchemaError if the columns of the partition differ from the schema, or if a value does not fit its
     column. An error about a value contains the position of the row.
@@ -390,7 +289,7 @@ def to_table(
             f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
             "pass meta= with the columns of the partitions where the collection is made",
         )
-    columns = [_to_arrow(arrays[item.name], frame, item, lossy) for item in schema.fields]
+    columns = [_to_arrow(arrays[item.name], frame, item, lossy, is_dask=is_dask) for item in schema.fields]
     for item, column in zip(schema.fields, columns, strict=True):
         item.check_categories(column)
     return pa.Table.from_arrays(columns, schema=schema.arrow)
@@ -402,16 +301,20 @@ def _column_arrays(frame: Any) -> dict[str, Any]:
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
 
-def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
+def _to_arrow(
+    array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy, *, is_dask: bool
+) -> pa.Array | pa.ChunkedArray:
     """Return a pandas column as an Arrow array of the planned type."""
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
             return values
-    return _convert_or_raise(frame[item.name], item, lossy)
+    return _convert_or_raise(frame[item.name], item, lossy, is_dask=is_dask)
 
 
-def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
+def _convert_or_raise(
+    column: "pd.Series[Any]", item: Field, lossy: Lossy, *, is_dask: bool
+) -> pa.Array | pa.ChunkedArray:
     try:
         return _convert(column, item.type, lossy)
     except CONVERSION_ERRORS as error:
@@ -422,7 +325,9 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
             advice, remedies = text_advice(item.name), [as_text(item.name)]
         elif not advice:
             try:
-                type_ = type_of(column)
+                type_ = type_of(column, is_dask=is_dask)
+                # Other rows may need more digits than the rows of this partition.
+                type_ = widened(item.type, type_, is_stored=False) or type_
                 # `Schema.from_arrow` raises if no feature can store the type.
                 Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]

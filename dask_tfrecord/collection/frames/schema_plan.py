@@ -1,15 +1,17 @@
 """Plan the schema with which all partitions of a Dask collection are written."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.frames import pandas_to_arrow
+from dask_tfrecord.collection.frames.object_arrays import to_arrow
 from dask_tfrecord.collection.frames.pandas_to_arrow import (
+    CONVERSION_ERRORS,
     category_array,
     first_line,
     index_to_columns,
@@ -19,7 +21,7 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import (
     type_of,
 )
 from dask_tfrecord.errors import Remedy, SchemaError, did_you_mean, literal, warn_caller
-from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.conversion import convert, fitting, may_widen, widened
 from dask_tfrecord.schema.dtypes import dtype_name
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
@@ -33,6 +35,48 @@ Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
 _NULL_DTYPE = pd.ArrowDtype(pa.null())
 
 
+@dataclass(frozen=True)
+class Existing:
+    """The columns of the dataset to which rows are appended, or no columns for a new dataset.
+
+    If ``adds_columns`` is True, the append may widen the types of the columns.
+    """
+
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    adds_columns: bool = False
+
+    @classmethod
+    def of(cls, schema: Schema | None, *, adds_columns: bool) -> Self:
+        fields = () if schema is None else schema.fields
+        return cls({item.name: item for item in fields}, adds_columns)
+
+    def fitting(self, name: str, rows: pa.DataType, *, is_inferred: bool) -> pa.DataType | None:
+        """Return the type to which rows of the type ``rows`` are converted, or None if they do not fit."""
+        if name not in self.fields:
+            return rows
+        existing, numbers = self.fields[name].type, self.adds_columns
+        return fitting(existing, rows, numbers=numbers, is_inferred=is_inferred)
+
+    def type_of_objects(self, column: "pd.Series[Any]", *, is_dask: bool) -> pa.DataType:
+        """Return the Arrow type of a column, or the type of the dataset's column if only this type holds the
+        objects of the column, such as a tensor type for arrays of several dimensions.
+        """
+        try:
+            return type_of(column, is_dask=is_dask)
+        except SchemaError:
+            item = self.fields.get(str(column.name))
+            if item is None or not is_object(column.dtype):
+                raise
+            try:
+                return to_arrow(column, item.type, rounded=True).type
+            except CONVERSION_ERRORS:
+                pass
+            raise
+
+
+NEW_DATASET = Existing()
+
+
 def plan_schema(
     meta: pd.DataFrame,
     *,
@@ -42,6 +86,8 @@ def plan_schema(
     sample: Sample | None,
     partition_on: Sequence[str] = (),
     known: Types | None = None,
+    existing: Existing = NEW_DATASET,
+    converted: Collection[str] = (),
 ) -> Schema:
     """Plan the schema of a Dask collection or of a pandas DataFrame. The columns keep their order.
 
@@ -50,6 +96,10 @@ def plan_schema(
     type: columns of objects or of unknown categories. Partitions are computed only until each column passed
     to ``sample`` has a type. ``known`` contains the types of columns whose dtype no longer determines the
     type, such as large strings. If ``write_index`` is True, the index levels become the first columns.
+
+    In an append, ``existing`` describes the dataset. A column whose type ``schema`` does not set gets the
+    type of the dataset's column if its rows fit this type. A column without values fits every column.
+    ``converted`` names text columns that Dask makes of objects, and that may therefore have no values.
 
     Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
     stays unknown.
@@ -62,16 +112,29 @@ def plan_schema(
     given = _given_types_of_columns(schema, list(meta.columns), partition_on)
     if sample is not None:
         _warn_of_converted_text(meta, given)
-    given = {**_arrow_types(meta), **(known or {}), **given}
-    typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
-    types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
+    known = {**_arrow_types(meta), **(known or {}), **given}
+    columns = {name: meta[name] for name in meta.columns if name not in known}
+    found, typed = _types_of_values(columns, sample, existing)
+    found |= known
+    dtypes: dict[Any, Any] = meta.dtypes.to_dict()
+    types: dict[str, pa.DataType] = {}
+    suspects = {*converted} - {*given}
+    for name, dtype in dtypes.items():
+        fitted = existing.fitting(name, found[name], is_inferred=is_object(dtype))
+        if fitted is None:
+            suspects |= {name} - {*given}
+        types[name] = given[name] if name in given else found[name] if fitted is None else fitted
+    types |= dict.fromkeys(_without_values(suspects, meta, sample), pa.null())
     categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
     planned = _with_keys(types, categories, record_type, partition_on)
-    dtypes = meta.dtypes.to_dict()
+    names = {name: dtype_name(dtypes[name], type_) for name, type_ in types.items()}
+    # Rows that are converted to the type of the dataset's column get the dtype of this column, too.
+    changed = [name for name in types if types[name] != found[name] and name in existing.fields]
+    names |= {name: existing.fields[name].dtype for name in changed if not names[name]}
     fields = (
         replace(
             item,
-            dtype=dtype_name(dtypes[item.name], item.type),
+            dtype=names[item.name],
             is_closed=item.name in categories and item.name not in partition_on,
         )
         for item in planned.fields
@@ -86,6 +149,7 @@ def plan_arrow_schema(
     schema: GivenTypes,
     record_type: RecordType,
     partition_on: Sequence[str],
+    existing: Existing = NEW_DATASET,
 ) -> Schema:
     """Plan the schema with which all columns of an Arrow stream are written.
 
@@ -93,7 +157,14 @@ def plan_arrow_schema(
     describes the other parameters.
     """
     given = _given_types_of_columns(schema, source.names, partition_on)
-    types = {item.name: canonical_type(given.get(item.name, item.type)) for item in source}
+    types = {}
+    for item in source:
+        type_ = given.get(item.name)
+        if type_ is None:
+            fitted = existing.fitting(item.name, item.type, is_inferred=False)
+            type_ = item.type if fitted is None else fitted
+        # A column of lists of nulls is written if all of its lists are null.
+        types[item.name] = canonical_type(pa.null() if is_untyped(type_) else type_)
     coded = {name: type_ for name, type_ in types.items() if pa.types.is_dictionary(type_)}
     known = {
         name: _known_categories(categories.get(name, pa.nulls(0)), type_, name)
@@ -262,30 +333,58 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
         )
 
 
-def _typed_columns(
-    columns: dict[str, "pd.Series[Any]"], sample: Sample | None
-) -> dict[str, "pd.Series[Any]"]:
-    """If the dtype of a column determines no type, take the column from the first partition whose values
-    determine one.
+def _types_of_values(
+    columns: Mapping[str, "pd.Series[Any]"], sample: Sample | None, existing: Existing
+) -> tuple[dict[str, pa.DataType], dict[str, "pd.Series[Any]"]]:
+    """Return the types of columns, and for each column the partition that determines its type.
 
-    A column without values in any partition keeps the null type.
+    If the dtype of a column determines no type, the type comes from the first partitions with values, or from
+    all partitions if the values are decimals. A column without values in any partition has the null type.
     """
+    is_dask = sample is not None
     typed = dict(columns)
-    untyped = [
-        name for name in typed if is_untyped(type_of(typed[name])) and typed[name].dtype != _NULL_DTYPE
-    ]
+
+    def of_values(column: "pd.Series[Any]") -> pa.DataType:
+        return existing.type_of_objects(column, is_dask=is_dask)
+
+    types = {name: of_values(column) for name, column in typed.items()}
+    filled = {name for name, column in typed.items() if may_widen(types[name]) and column.notna().any()}
+    untyped = [name for name in typed if may_widen(types[name]) and typed[name].dtype != _NULL_DTYPE]
     for frame in sample(untyped) if sample and untyped else ():
-        typed |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
-        untyped = [name for name in untyped if is_untyped(type_of(typed[name]))]
+        for name in untyped:
+            found = of_values(frame[name])
+            if not pa.types.is_null(found):
+                typed[name], types[name] = frame[name], _joined(types[name], found)
+                filled |= {name} if frame[name].notna().any() else set()
+        untyped = [name for name in untyped if may_widen(types[name])]
         if not untyped:
             break
     for name in untyped:
-        if not pa.types.is_null(type_of(typed[name])):
-            example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
+        if is_untyped(types[name]) and name not in filled:
+            types[name] = pa.null()
+        elif is_untyped(existing.fitting(name, types[name], is_inferred=True) or types[name]):
+            example = pa.list_(pa.string()) if is_list(types[name]) else pa.string()
             problem = "no partition has a value that shows the type of the column"
             remedy = Remedy("schema", {name: example}, "write this type, or name another")
             raise SchemaError(problem, "drop the column", remedy, feature=name)
-    return typed
+    return types, typed
+
+
+def _without_values(names: Collection[str], meta: pd.DataFrame, sample: Sample | None) -> Collection[str]:
+    """Return the columns among ``names`` that have no value. Partitions are computed only until each of the
+    columns has a value.
+    """
+    empty = [name for name in meta.columns if name in names]
+    for frame in sample(empty) if sample and empty else [meta]:
+        empty = [name for name in empty if frame[name].isna().all()]
+        if not empty:
+            break
+    return empty
+
+
+def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type for the values of two partitions."""
+    return other if is_untyped(one) else widened(one, other, is_stored=False) or one
 
 
 def _shared_categories(

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask.dataframe.utils import pyarrow_strings_enabled
 from pandas.api.types import infer_dtype
 
 from dask_tfrecord.codec import RecordType
@@ -21,10 +20,13 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import (
     convert_chunks,
     first_line,
     first_misfit,
+    holds_set,
     index_levels,
     is_object,
 )
 from dask_tfrecord.collection.frames.schema_plan import (
+    NEW_DATASET,
+    Existing,
     GivenTypes,
     plan_arrow_schema,
     plan_schema,
@@ -35,6 +37,7 @@ from dask_tfrecord.collection.row_splits import Splits, split_frame, split_table
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
+from dask_tfrecord.schema.conversion import widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.logical_types import in_nanoseconds
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
@@ -69,6 +72,8 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
 
     def converted(count: int) -> pa.Array:
         some = values[:count]
+        if any(map(holds_set, some)):  # Arrow would store a set as a list
+            raise TypeError("a set has no order; store its values as a list, such as sorted(the_set)")
         column = pa.array(some)
         # Arrow treats pandas times like Python times, and drops the nanoseconds.
         return pa.array(some, in_nanoseconds(column.type)) if _has_nanoseconds(some, column.type) else column
@@ -165,11 +170,17 @@ class PandasRows:
         return index_levels(self._frame, write_index)
 
     def plan(
-        self, schema: GivenTypes, record_type: RecordType | None, keys: Sequence[str], levels: Levels
+        self,
+        schema: GivenTypes,
+        record_type: RecordType | None,
+        keys: Sequence[str],
+        levels: Levels,
+        existing: Existing = NEW_DATASET,
     ) -> Schema:
         """Plan the schema of all columns, including the index levels to write.
 
         ``keys`` are the partition columns. If ``record_type`` is None, the record type is inferred.
+        ``existing`` describes the dataset of an append.
         """
         planned = plan_schema(
             self._frame,
@@ -179,22 +190,19 @@ class PandasRows:
             sample=None,
             partition_on=keys,
             known=dict.fromkeys(self._text(levels), pa.string()),
+            existing=existing,
         )
         return planned if record_type else _without_payloads(planned)
 
     def _text(self, levels: Levels) -> Iterator[str]:
-        """Yield the names of the object columns that contain only text.
-
-        If Dask's option dataframe.convert-string is on, an object column without values also counts as text.
-        """
-        kinds = ("string", "empty") if pyarrow_strings_enabled() else ("string",)
+        """Yield the names of the object columns that contain only text."""
         index = self._frame.index
         columns: list[tuple[str, Any]] = [
             (name, index.get_level_values(at)) for at, (name, _) in enumerate(levels)
         ]
         columns += [(name, self._frame.iloc[:, at]) for at, name in enumerate(self.columns)]
         for name, column in columns:
-            if is_object(column.dtype) and infer_dtype(column, skipna=True) in kinds:
+            if is_object(column.dtype) and infer_dtype(column, skipna=True) == "string":
                 yield name
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
@@ -245,12 +253,22 @@ class ArrowRows:
         return ()
 
     def plan(
-        self, schema: GivenTypes, record_type: RecordType | None, keys: Sequence[str], levels: Levels
+        self,
+        schema: GivenTypes,
+        record_type: RecordType | None,
+        keys: Sequence[str],
+        levels: Levels,
+        existing: Existing = NEW_DATASET,
     ) -> Schema:
         coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
         categories = self._first_categories(coded)
         planned = plan_arrow_schema(
-            self._schema, categories, schema=schema, record_type=record_type or "example", partition_on=keys
+            self._schema,
+            categories,
+            schema=schema,
+            record_type=record_type or "example",
+            partition_on=keys,
+            existing=existing,
         )
         return planned if record_type else _without_payloads(planned)
 
@@ -387,7 +405,8 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
         converted = convert_chunks(column, item.type, rounded=rounded)
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
-        wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
+        type_ = widened(item.type, column.type, is_stored=False) or column.type
+        wider = Remedy("schema", {item.name: type_}, "hold all values of the column")
         remedies = [ROUND] if isinstance(error, RoundedError) else [] if advice else [wider]
         found = first_misfit(
             f"a value does not fit {item.type}",

@@ -1,7 +1,8 @@
 """Compare the columns of an append with the existing data, and describe existing files of other tools."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +27,6 @@ from dask_tfrecord.dataset.write.destination import (
 from dask_tfrecord.errors import (
     DROP_INDEX,
     READ,
-    TYPE_NAMES,
     Call,
     Remedy,
     SchemaError,
@@ -44,7 +44,7 @@ from dask_tfrecord.files.storage.location import Checksum
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.schema.conversion import has_all, holds_null, widened
+from dask_tfrecord.schema.conversion import has_all, may_widen, widened
 from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
@@ -129,11 +129,12 @@ def merged_schema(
     """Return the schema of a dataset after an append of rows with the schema ``schema``.
 
     Columns that only the dataset has are null in the new rows. If a column of the dataset contains only
-    nulls, the column gets the type of the new rows. If ``adds_columns`` is True, new columns follow the
-    columns of the dataset, and columns may get wider types. If ``adds_columns`` is False, raise a SchemaError
-    for a column that is new or has another type. If ``is_overtaken`` is True, the rows may have narrower
-    types than the dataset, because another append may have widened a column in the meantime. If the rows
-    cannot be appended, raise a SchemaError that names the difference.
+    nulls, the column gets the type of the new rows. A decimal column gets enough digits for both. If
+    ``adds_columns`` is True, new columns follow the columns of the dataset, and columns may get wider types.
+    If ``adds_columns`` is False, raise a SchemaError for a column that is new or has another type. If
+    ``is_overtaken`` is True, the rows may have narrower types than the dataset, because another append may
+    have widened a column in the meantime. If the rows cannot be appended, raise a SchemaError that names the
+    difference.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -199,16 +200,48 @@ def _with_categories(theirs: Field, ours: Field) -> Field:
     return replace(theirs, is_closed=is_closed)
 
 
-def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
-    """Return a copy of ``schema`` in which columns with only nulls get the types of the same columns in
-    ``found``.
+def with_wider_types(schema: Schema, found: Schema) -> Schema:
+    """Return a copy of ``schema`` in which columns of nulls and of decimals get types that also fit the same
+    columns in ``found``. Other columns keep their types, whatever the types in ``found`` are.
     """
     given = {item.name: item for item in found.fields}
-    fields = [
-        _merged(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
-        for item in schema.fields
-    ]
+
+    def wider(item: Field) -> Field:
+        ours = given.get(item.name)
+        if ours is not None and widened(item.type, ours.type, numbers=False) is None:
+            return item
+        return _merged(ours, item, numbers=False)
+
+    fields = [wider(item) if may_widen(item.type) else item for item in schema.fields]
     return Schema(tuple(fields), schema.record_type)
+
+
+@contextmanager
+def fixed_columns(schema: Schema, is_append: bool = True) -> Iterator[None]:
+    """If rows that the ``with`` block converts to ``schema`` do not fit, suggest only types for ``schema=``
+    that a dataset with these columns accepts. If ``is_append`` is False, do nothing.
+    """
+    try:
+        yield
+    except SchemaError as error:
+        remedies = [accepted for one in error.remedies for accepted in _accepted(one, schema)]
+        if not is_append or remedies == [*error.remedies]:
+            raise
+        advice = error.advice or ("" if remedies else "correct the value, because the dataset has this type")
+        raise error.replaced(advice=advice, remedies=tuple(remedies)) from error.__cause__
+
+
+def _accepted(remedy: Remedy, schema: Schema) -> list[Remedy]:
+    """Return the remedies with which a dataset with the columns ``schema`` accepts the type in ``remedy``."""
+    if remedy.keyword != "schema":
+        return [remedy]
+    [(name, type_)] = remedy.value.items()
+    known = schema.arrow.field(name).type
+    if widened(known, type_, numbers=False) == type_:
+        return [remedy]
+    if widened(known, type_) == type_:
+        return [remedy._replace(effect=""), Remedy("schema_change", "add", "widen the column of the dataset")]
+    return []
 
 
 def check_given_columns(
@@ -338,17 +371,32 @@ def _check_type(ours: Field, theirs: Field, *, fits: bool | None = None) -> None
     if fits is None:
         fits = widened(theirs.type, ours.type, numbers=False) == theirs.type
     if not fits:
-        problem = f"the column is {ours.type}, in the dataset it is {theirs.type}"
-        advice = "give the column the type that it has in the dataset"
-        if str(theirs.type) in TYPE_NAMES:
-            advice = f"convert the column, with .astype({literal({ours.name: theirs.type})})"
-        raise _column_error(problem, ours.name, advice)
+        raise _type_error(ours, theirs)
     if not pa.types.is_dictionary(ours.type) or not ours.type.ordered:
         return
     known = [None if item.categories is None else item.categories.to_pylist() for item in (ours, theirs)]
     if known[0] != known[1]:
         problem = "the ordered categories differ from those in the dataset"
         raise _column_error(problem, ours.name, "give the column the categories that it has in the dataset")
+
+
+def _type_error(ours: Field, theirs: Field) -> SchemaError:
+    problem = f"the column is {ours.type}, in the dataset it is {theirs.type}"
+    if pa.types.is_decimal(ours.type) and pa.types.is_decimal(theirs.type):
+        problem += ", and with more decimal places the stored 32-bit floats would be read as other decimals"
+        return _column_error(problem, ours.name, f"round the values to {theirs.type.scale} decimal places")
+    if pa.types.is_struct(ours.type) and pa.types.is_struct(theirs.type):
+        names = {item.name for item in ours.type}
+        advice = "leave out the fields that the dataset does not have"
+        if names < {item.name for item in theirs.type}:
+            dtype = f"pd.ArrowDtype({literal(theirs.type)})"
+            advice = f"add the other fields as nulls, with .astype({{{literal(ours.name)}: {dtype}}})"
+        return _column_error(problem, ours.name, advice)
+    effect = "convert the values to the type of the dataset, which raises if a value would change"
+    remedies = [Remedy("schema", {ours.name: theirs.type}, effect)]
+    if widened(theirs.type, ours.type) is not None:
+        remedies.append(Remedy("schema_change", "add", "widen the column of the dataset"))
+    return _column_error(problem, ours.name, "", remedies)
 
 
 def _check_form(theirs: Field) -> None:

@@ -37,6 +37,7 @@ class WriteRun:
     # The number of the newest version when the write was planned, or 0 if there was no version. The commit
     # fails if another write has since created a newer version and rows would be lost.
     base: int = 0
+    appends: bool = False  # True if the columns are those of an existing dataset
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()  # the names of all columns, in the order in which readers return the columns
     index: Levels = ()
