@@ -100,8 +100,8 @@ class Writer:
         `commit` and the end of the ``with`` block commit.
     schema_change : "add", optional
         With ``schema_change="add"``, ``schema`` may add columns to an existing dataset and widen the types of
-        its columns, as in `to_tfrecord`. With ``schema_change="add"``, other writes may add columns while the
-        `Writer` is open. By default, the columns must not change.
+        its columns, as in `to_tfrecord`. Columns that the rows lack become null, and other writes may add
+        columns while the `Writer` is open. By default, the columns must not change.
     write_options : dict, optional
         The options of `to_tfrecord` that apply to files: ``compression_level``, ``max_rows_per_file``,
         ``max_bytes_per_file`` and, for a new dataset, ``feature_lists``. By default, a file has at most 128
@@ -410,10 +410,16 @@ class Writer:
         found = [*source.columns, *(column for column, _ in levels)]
         with located(path=self._root):
             check_names(found, may_be_empty=True)
-            append_schema.check_same_names(found, columns.names, self._new_types(source, columns.names))
+            fixed = {*plan.partition_on, *(column for column, _ in plan.index)}
+            filled = [name for name in columns.names if name not in fixed] if self._adds_columns else None
+            new = self._new_types(source, columns.names)
+            append_schema.check_row_names(found, columns.names, new, filled)
         title = f"{self._root}, {source.kind}"
+        present = columns.select(name for name in columns.names if name in {*found})
         with append_schema.fixed_columns(columns, self._appender.plan is not None):
-            tables = list(source.tables(columns, self._options.lossy, None, levels, title))
+            tables = list(source.tables(present, self._options.lossy, None, levels, title))
+        if len(present.names) < len(columns.names):
+            tables = [_with_nulls(table, columns.arrow) for table in tables]
         check_values(plan, tables, title)
         if self._options.lossy == "warn":
             rounded = source.rounded(plan.schema, levels)
@@ -521,3 +527,12 @@ class Writer:
         note += f"has version {found.number}, {found.custom_metadata}" if found else "does not exist yet"
         logger.info("%s: %s", note, hide(repr(error), secrets_of(self._store)))
         error.add_note(note)
+
+
+def _with_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Add the columns that a table lacks, with nulls."""
+    columns = [
+        table[item.name] if item.name in table.column_names else pa.nulls(len(table), item.type)
+        for item in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

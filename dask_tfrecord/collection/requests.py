@@ -344,10 +344,14 @@ def refuse_for_streams(kind: str, **given: Any) -> None:
 
 
 def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
-    """Return True if the argument ``schema_change=`` allows an append to add columns."""
-    if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
-        problem = f"schema_change={value!r} is for appends, and this write keeps no columns"
-        raise TFRecordError(problem, Remedy("append", True, "keep the existing rows"))
+    """Return True if ``schema_change=`` allows a write that keeps existing rows to add columns."""
+    if arguments.choice("schema_change", value, (None, "add")) and mode == "overwrite":
+        problem = f"schema_change={value!r} is for writes that keep columns, and overwrite=True replaces all"
+        raise TFRecordError(problem, Remedy("schema_change", None, "replace all rows and columns"))
+    if value is not None and mode == "create":
+        problem = f"schema_change={value!r} is for writes that keep existing rows"
+        remedies = [Remedy("append", True, "add rows"), Remedy("schema_change", None, "write a new dataset")]
+        raise TFRecordError(problem, remedies=remedies)
     return value is not None
 
 

@@ -168,12 +168,14 @@ def to_tfrecord(
         types must be equal, except that columns without any value fit each column, whole floats and NaN fit
         an integer column, decimals get enough digits, and Python objects fit each type that holds them.
     schema_change : "add", optional
-        How an append may change the columns of the dataset. By default, an append changes no columns. With
-        ``schema_change="add"``, the rows may contain new columns, which become the last columns and are null
-        in the existing rows. If the rows have a wider type for a column, such as int64 instead of int32 or
-        float32 instead of float16, the column gets the wider type. Existing files are not rewritten. Any
-        other difference between the columns of the rows and of the dataset raises an error. With
-        ``schema_change="add"``, files of other tools need a snapshot, which `Dataset.add_snapshot` creates.
+        How an append, or an overwrite of partitions, may change the columns of the dataset. By default, the
+        rows must have the columns of the dataset. With ``schema_change="add"``, the rows may contain new
+        columns, which become the last columns and are null in the existing rows. Columns that only the
+        dataset has are null in the new rows, so one producer can add a column before the others do. If the
+        rows have a wider type for a column, such as int64 instead of int32 or float32 instead of float16, the
+        column gets the wider type. Existing files are not rewritten. Any other difference between the columns
+        of the rows and of the dataset raises an error. With ``schema_change="add"``, files of other tools
+        need a snapshot, which `Dataset.add_snapshot` creates.
     overwrite : bool or "partitions", default False
         If ``overwrite`` is True, replace all data in the directory. If ``overwrite`` is "partitions", replace
         only the partition directories to which the write adds files. The replaced files are removed after the
@@ -408,7 +410,9 @@ def to_tfrecord(
             operation = Overwrite(planned_rows(newest), replaceable, keeps)
         elif mode == "partitions":
             counts = planned_rows(newest, by_partition=True)
-            operation = ReplacePartitions(counts, replaceable, keeps, sets_columnar=sets)
+            operation = ReplacePartitions(
+                counts, replaceable, keeps, adds_columns=adds_columns, sets_columnar=sets
+            )
         run = WriteRun(
             store,
             records,

@@ -1,6 +1,6 @@
 """Compare the columns of an append with the existing data, and describe existing files of other tools."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,15 +50,14 @@ from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
 
-# The remedies that errors suggest for adding a column to a dataset.
-_ADD = (
-    Remedy("append", True),
-    Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
-)
+# The remedies that errors suggest for a column that only the rows have, and for one that only the dataset
+# has. They apply to appends and to overwrites of partitions alike.
+_ADD = (Remedy("schema_change", "add", "add the column, which is null in the existing rows"),)
+_FILL = (Remedy("schema_change", "add", "store nulls in the column"),)
 
 # The problem and the advice of errors about a column that is missing from the dataset or from the rows.
 _NEW = "the rows have this column, the dataset does not", "leave the column out of the rows"
-_MISSING = "the dataset has this column, the rows do not", "add the column to the rows, with nulls if need be"
+_MISSING = "the dataset has this column, the rows do not", "add the column to the rows"
 _UNKNOWN = "schema= has this column, the dataset does not", "leave the column out of schema="
 
 # At most this many files that other tools wrote are read at the same time.
@@ -87,9 +86,13 @@ def check_existing_data(
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
-        # A column that the dataset has but the rows lack was probably renamed. The commit does not check for
+        # A column that the dataset has but the rows lack may have been renamed. The commit does not check for
         # columns missing from the rows, because a concurrent append may have added columns.
-        _check_names(newest[0].schema.names, schema.names, *_MISSING)
+        existing = newest[0].schema.names
+        if not adds_columns:
+            _check_names(existing, schema.names, *_MISSING, _FILL)
+        elif {*existing}.isdisjoint(schema.names):  # the rows are those of another dataset
+            _check_names(existing, schema.names, *_MISSING)
     elif len(files := data_files(store)):
         refuse_linked_files(store, files)
         refuse_datasets_below(store, "whose files would belong to both")
@@ -311,16 +314,26 @@ def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     return Schema(tuple(fields), schema.record_type)
 
 
-def check_same_names(
-    rows: Sequence[str], existing: Sequence[str], new: Mapping[str, pa.DataType] | None = None
+def check_row_names(
+    rows: Sequence[str],
+    existing: Sequence[str],
+    new: Mapping[str, pa.DataType],
+    filled: Collection[str] | None,
 ) -> None:
-    """Raise SchemaError unless the rows have the columns of the dataset, in any order.
+    """Raise SchemaError if the rows have a column that the dataset lacks, or lack one that is not ``filled``
+    with nulls.
 
-    ``new`` maps the columns that the dataset lacks to their types. The error suggests to add them.
+    ``new`` maps the columns that the dataset lacks to their types. The error suggests to add them. ``filled``
+    is None if the caller may pass ``schema_change="add"`` to fill columns.
     """
-    effect = "add the column, which is null in the existing rows"
-    remedies = [Remedy("schema", dict(new)), Remedy("schema_change", "add", effect)] if new else []
-    _check_names(rows, existing, *_NEW, remedies)
+    _check_names(rows, existing, *_NEW, [Remedy("schema", dict(new)), *_ADD] if new else [])
+    needed = [name for name in existing if name not in (filled or ())]
+    _check_names(needed, rows, *_MISSING, _FILL if filled is None else ())
+
+
+def check_same_names(rows: Sequence[str], existing: Sequence[str]) -> None:
+    """Raise SchemaError unless the rows have the columns of the dataset, in any order."""
+    _check_names(rows, existing, *_NEW)
     _check_names(existing, rows, *_MISSING)
 
 

@@ -11,6 +11,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import operations
 import pandas as pd
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, Writer, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.maintenance import rewrites
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.transaction import commit
@@ -378,7 +379,7 @@ def test_other_changes_than_schema_change_allows_are_refused_with_both_types(
     to_tfrecord(OLD.select(["n"]), tmp_path)
     with pytest.raises(SchemaError, match=message):
         add(rows, tmp_path)
-    with pytest.raises(dask_tfrecord.TFRecordError, match="schema_change='add' is for appends"):
+    with pytest.raises(dask_tfrecord.TFRecordError, match="schema_change='add' is for writes that keep"):
         to_tfrecord(rows, tmp_path, overwrite=True, schema_change="add")
 
 
@@ -406,3 +407,73 @@ def test_a_type_is_wider_if_it_holds_all_values_in_the_same_form(
     one: pa.DataType, other: pa.DataType, wider: pa.DataType | None
 ) -> None:
     assert widened(one, other) == widened(other, one) == wider
+
+
+KINDS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "Dask": lambda frame: dd.from_pandas(frame, npartitions=2),
+    "Arrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
+    "stream": lambda frame: pa.Table.from_pandas(frame, preserve_index=False).to_reader(),
+    "dicts": lambda frame: frame.to_dict("records"),
+}
+EXISTING = pd.DataFrame({"day": ["mon", "tue"], "n": [1, 2], "text": ["a", "b"], "x": [1.5, 2.5]})
+MORE = pd.DataFrame({"day": ["tue", "wed"], "n": [3, 4], "text": ["c", "d"], "x": [3.5, 4.5], "y": [5, 6]})
+CHANGES = {"new": MORE, "absent": MORE[["day", "n"]], "new and absent": MORE[["y", "n", "day"]]}
+WAYS = [(mode, kind) for mode in ("append", "partitions") for kind in KINDS if kind != "dicts"]
+WAYS += [("Writer", kind) for kind in KINDS if kind != "Dask"]
+
+
+@pytest.mark.parametrize(("mode", "kind"), WAYS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_new_columns_are_added_and_absent_columns_are_null(
+    tmp_path: Path, mode: str, kind: str, change: str
+) -> None:
+    """In an append, an overwrite of partitions and a Writer, whatever brings the rows."""
+    frame = CHANGES[change]
+    to_tfrecord(EXISTING, tmp_path, partition_on="day", lossy="allow")
+    if mode == "Writer":
+        schema = {"y": pa.int64()} if "y" in frame else None
+        with Writer(tmp_path, schema, schema_change="add", lossy="allow") as writer:
+            writer.write(KINDS[kind](frame))
+    else:
+        how: Any = {"append": True} if mode == "append" else {"overwrite": "partitions"}
+        rows, how = KINDS[kind](frame), how | {"schema_change": "add", "lossy": "allow"}
+        to_tfrecord(rows, tmp_path, partition_on="day", **how)
+    kept = EXISTING[EXISTING["day"] != "tue"] if mode == "partitions" else EXISTING
+    expected = [*kept.to_dict("records"), *frame.to_dict("records")]
+    names = {*EXISTING.columns, *frame.columns}
+    found = open_dataset(tmp_path).to_table().to_pylist()
+    assert len(found) == len(expected)
+    assert {row["n"]: row for row in found} == {row["n"]: dict.fromkeys(names) | row for row in expected}
+    without = read_tfrecord(tmp_path, filters=[("x", "is", np.nan)]).compute()
+    assert sorted(without["n"]) == ([] if "x" in frame else [3, 4])
+    assert open_dataset(tmp_path).verify()["agrees"].all()
+
+
+@pytest.mark.parametrize("overwrite", [True, "partitions"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("given", [None, "add"])
+def test_no_message_advises_an_append_to_an_overwrite(
+    tmp_path: Path, overwrite: Any, change: str, given: Any
+) -> None:
+    """Followed, it doubled the partitions that the write was to replace."""
+    to_tfrecord(EXISTING, tmp_path, partition_on="day", lossy="allow")
+    keywords: Any = {"partition_on": "day", "overwrite": overwrite, "schema_change": given, "lossy": "allow"}
+    error = None
+    try:
+        to_tfrecord(CHANGES[change], tmp_path, **keywords)
+    except TFRecordError as raised:
+        error = raised
+    if error is not None:
+        assert "append" not in str(error)
+        [remedy] = error.remedies
+        to_tfrecord(CHANGES[change], tmp_path, **keywords | {remedy.keyword: remedy.value})
+    assert sorted(rows_of(tmp_path)["n"]) == ([3, 4] if overwrite is True else [1, 3, 4])
+
+
+@pytest.mark.parametrize("absent", ["day", "i"])
+def test_a_writer_does_not_fill_partition_columns_and_the_index(tmp_path: Path, absent: str) -> None:
+    rows = pd.DataFrame({"day": ["mon"], "n": [1]}, index=pd.Index([7], name="i"))
+    to_tfrecord(rows, tmp_path, partition_on="day")
+    with Writer(tmp_path, schema_change="add") as writer, pytest.raises(SchemaError, match="the rows do not"):
+        writer.write(rows.reset_index().drop(columns=absent))
