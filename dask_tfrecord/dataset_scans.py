@@ -149,8 +149,8 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)
     warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
-    store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
-    schema, reason_for_bytes = full_scan.sampled_schema(store, files, read.get("record_type", "infer"))
+    store, files = listing.store, visibility.tfrecord_files(listing).files
+    schema = full_scan.sampled_schema(store, files, read.get("record_type", "infer"))
     reports = _verify_files(store, files, schema.record_type)
     splits = find_splits(listing)
     missing = [] if splits is None else [*splits.missing.values()]
@@ -160,7 +160,6 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
         reports,
         schema,
         [None] * len(reports),
-        reason_for_bytes and f"is read as bytes: {reason_for_bytes}",
     )
 
 
@@ -169,7 +168,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
     listed = dict(zip(snapshot.file_list.paths, rows, strict=True))
     found, others = find_listed(store, [*listed])
-    others = without_side_files(store, others, data=listed)
+    others = without_side_files(store, others, data=listed, is_known=True)
     unlisted = others.filter(np.array([not is_part(name) for name in others.names], bool))
     found = FileList.joined([found.filter(found["path"].is_valid()), unlisted])
     verified = _verify_files(store, found, snapshot.schema.record_type)
@@ -208,7 +207,6 @@ def _report_frame(
     reports: Sequence[full_scan.FileReport],
     schema: Schema,
     differs: Sequence[str | None],
-    reason_for_bytes: str = "",
 ) -> pd.DataFrame:
     columns = {
         "path": pa.array(paths, pa.string()),
@@ -219,8 +217,7 @@ def _report_frame(
         "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
         "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
         "drift": pa.array(
-            [reason_for_bytes or full_scan.describe_drift(report.sample, schema) for report in reports],
-            pa.string(),
+            [full_scan.describe_drift(report.sample, schema) for report in reports], pa.string()
         ),
         "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),

@@ -93,8 +93,7 @@ class Maintenance(OpenedPath):
             - reason : description of the first damage; null without damage
             - drift : how the features in the file differ from the expected columns; empty without a
               difference. The expected columns come from the snapshot, or are inferred from a sample as in
-              `read_tfrecord`. If `read_tfrecord` would return each record as bytes instead of decoding it,
-              ``drift`` contains the reason
+              `read_tfrecord`
             - agrees : false if the file differs from the snapshot; null if there is no snapshot
             - differs : how the file differs from the snapshot; null if there is no snapshot
 

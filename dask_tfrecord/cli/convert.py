@@ -107,7 +107,7 @@ def open_source(
             # With the default dtype backend, integer columns with nulls would become float columns.
             ddf = dd.read_parquet(paths, index=index, dtype_backend="pyarrow", **shared)
         elif format == "csv":
-            ddf = dd.read_csv(
+            ddf = _read_csv(
                 list(files),
                 blocksize=None,  # a CSV block might end at a line break inside a quoted value
                 sample=_SAMPLE_BYTES,
@@ -118,6 +118,9 @@ def open_source(
                 keep_default_na=False,
                 **shared,
             )
+            # Without a row, pandas gives a column the dtype object, which the other formats refuse.
+            unknown = [name for name, dtype in ddf.dtypes.items() if pd.api.types.is_object_dtype(dtype)]
+            ddf = ddf.astype(dict.fromkeys(unknown, pd.ArrowDtype(pa.null())))
         else:
             ddf = dd.read_json(list(files), lines=True, engine=_parse_json, types=types or {}, **shared)
     needed = list(dict.fromkeys([*(columns or ddf.columns), *names_in(filters), *(types or ())]))
@@ -130,9 +133,19 @@ def open_source(
     return ddf if columns is None else ddf[columns]
 
 
+def _read_csv(files: Sequence[str], **how: Any) -> dd.DataFrame:
+    try:
+        return dd.read_csv(files, **how)
+    except pd.errors.EmptyDataError:
+        raise _no_columns(files, "csv") from None
+
+
 def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
     """Parse JSON lines with Arrow for Dask, because pandas would convert integers with nulls to floats."""
     data = file.read().encode()
+    if not data.strip():
+        empty: pd.DataFrame = pa.schema(types).empty_table().to_pandas(types_mapper=pd.ArrowDtype)
+        return empty
     table: pa.Table = arrow_json.read_json(
         pa.BufferReader(data),
         arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -313,10 +326,14 @@ def convert_command(
             if not listed:
                 raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
             files |= listed
+        # An empty file has no header and no rows. As the first file, it would give the columns.
+        files = {path: size for path, size in files.items() if size} or files
     start = time.perf_counter()
     # Planning alone may run computations that infer column types from rows, or find record offsets in a file.
     with computing("Converting"):
         ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
+        if not len(ddf.columns):
+            raise _no_columns(sources, format)
         if to != "tfrecord":
             check_target(ddf, target, to, how)
         if dry_run:
@@ -324,6 +341,13 @@ def convert_command(
         else:
             result = _write(ddf, target, to, how, start)
     output.print_totals(result, as_json)
+
+
+def _no_columns(sources: Sequence[str], format: Format) -> SchemaError:
+    advice = "convert it together with other files"
+    if format in ("tfrecord", "jsonl"):
+        advice += ", or pass --type COLUMN=TYPE for each column"
+    return SchemaError("there are no values, so the columns are not known", path=sources[0], advice=advice)
 
 
 def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[str, Any]) -> dict[str, Any]:

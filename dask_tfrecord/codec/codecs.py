@@ -9,7 +9,6 @@ bounded memory, and may contain several consecutive streams or frames.
 import bz2
 import lzma
 import zlib
-from codecs import getincrementaldecoder
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
@@ -21,73 +20,6 @@ from typing_extensions import Buffer
 
 from dask_tfrecord.codec import HEADER_BYTES, adler32_combine, crc32_combine, scan
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
-
-# `looks_like` needs this many bytes from the start of a file to distinguish text from binary data.
-LOOK_BYTES = 512
-
-# Maps the first bytes of a file to the name of its format. The map contains file formats that downloads,
-# exports and copies may leave among data files.
-_MAGIC = {
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow IPC or Feather file",
-    b"\xff\xff\xff\xff": "an Arrow IPC stream",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
-    b"PK\x03\x04": "a zip archive",
-    b"\x89PNG\r\n\x1a\n": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"\xff\xfe": "text in UTF-16",
-    b"\xfe\xff": "text in UTF-16",
-    b"\x1f\x8b": "a gzip file",
-}
-
-# The maximum size in bytes of a block in a file that a Hadoop codec compressed. Such a file begins with two
-# big-endian integers: the sizes of the first block and of its first chunk.
-_HADOOP_BLOCK_BYTES = 1 << 26
-
-_WHITESPACE = b"\t\n\r\f"
-
-
-def looks_like(head: bytes) -> str | None:
-    """Describe the format of a file, given its first ``LOOK_BYTES`` bytes, or return None if the format is
-    unknown.
-
-    The result is meaningless for a TFRecord file, because a record header may look like another format.
-    """
-    for magic, name in _MAGIC.items():
-        if head.startswith(magic):
-            return name
-    if head and not head.strip(b"\0"):
-        return "zeros, as a crash leaves them"
-    if _is_text(head):
-        return _kind_of_text(head.removeprefix(b"\xef\xbb\xbf").strip())
-    size, chunk = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
-    if len(head) >= 8 and 0 < chunk <= size + size // 100 + 64 and size <= _HADOOP_BLOCK_BYTES:
-        return "a file that Hadoop compressed with lz4 or Snappy"
-    return None
-
-
-def _is_text(head: bytes) -> bool:
-    if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
-        return False
-    try:  # ``head`` may end within a character of the text
-        return bool(getincrementaldecoder("utf-8")().decode(head))
-    except UnicodeDecodeError:
-        return False
-
-
-def _kind_of_text(head: bytes) -> str:
-    if head.startswith((b"{", b"[")):
-        return "JSON"
-    if head.lower().startswith((b"<!doctype html", b"<html")):
-        return "an HTML page, such as a server's message"
-    if head.startswith(b"<"):
-        return "XML"
-    first = head.partition(b"\n")[0]
-    if any(sign in first for sign in (b",", b"\t", b";")):
-        return "text such as CSV"
-    return "text"
-
 
 # The highest compression level of ISA-L, whose lowest level is 0. For higher levels, the package uses zlib,
 # which is many times slower than ISA-L.

@@ -13,7 +13,7 @@ from dask_tfrecord.dataset.read import discovery
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.write.destination import destination, refuse_inside_dataset, refuse_other_files
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import SKIP_DAMAGE, Call, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.damage import check_quarantine_path
 from dask_tfrecord.files.storage.listing import as_paths, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
@@ -57,7 +57,10 @@ class OpenedPath:
         if state["_found"] is None:
             request = request or read_request(self._names, **self._keywords)
             path = self._path if isinstance(self._path, str | os.PathLike) else as_paths(self._path)
-            found = discovery.find(path, request, _each(path))
+            try:
+                found = discovery.find(path, request, _each(path))
+            except CorruptRecordError as error:
+                raise _with_verify(error, self._path) from None
             quarantine = request.options.damage.quarantine
             if quarantine is not None:
                 check_quarantine_path(quarantine, found.store)
@@ -122,6 +125,14 @@ class OpenedPath:
 def _each(path: Any) -> Callable[..., Any]:
     place = without_credentials(str(as_paths(path)[0]))
     return partial(compute_each, title=f"{place}: read before planning")
+
+
+def _with_verify(error: CorruptRecordError, path: Any) -> CorruptRecordError:
+    """Return the error with a call of `verify` if a record is damaged, because there may be more damage."""
+    if SKIP_DAMAGE not in error.remedies or not isinstance(path, str | os.PathLike):
+        return error
+    call = Call("verify", without_credentials(os.fspath(path)), {}, "to report all damage")
+    return error.replaced(calls=(*error.calls, call))
 
 
 def open_columns(

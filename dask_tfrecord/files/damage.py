@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import DAMAGED_DATA, MAX_RECORD_BYTES, PAYLOAD_REASONS, TOO_LONG, Checked
+from dask_tfrecord.codec.other_formats import OtherFormat
 from dask_tfrecord.errors import (
     SKIP_DAMAGE,
     CorruptRecordError,
@@ -273,6 +274,12 @@ class SplitLosses:
         writer = pq.ParquetWriter(file, LOG, compression="zstd", use_dictionary=["file", "reason"])
         self._stack.enter_context(writer)
         return writer
+
+
+def not_tfrecord(found: OtherFormat) -> CorruptRecordError:
+    """Return the error for a file that has another format."""
+    advice = f"{found.advice}; beside TFRecord files, {LEAVE_OUT}" if found.advice else LEAVE_OUT
+    return CorruptRecordError(found.problem, advice, record=0, offset=0)
 
 
 def locate_error(

@@ -271,8 +271,8 @@ def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> C
     limit = None if window.stop is None else window.stop - window.offset
     checked = check(data, final=window.final, limit=limit)
     is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
-    if is_first and (problem := window.other_format()):
-        return checked.with_first_reason(problem)
+    if is_first and (found := window.other_format()):
+        return checked.with_first_reason(found.problem)
     return checked
 
 

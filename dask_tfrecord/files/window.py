@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, Checked, Damage, Ints, crc32c_of_records, frame_size, scan
-from dask_tfrecord.codec.codecs import LOOK_BYTES, Compression, decompressor, detect, is_frame, looks_like
+from dask_tfrecord.codec.codecs import Compression, decompressor, detect, is_frame
+from dask_tfrecord.codec.other_formats import LOOK_BYTES, OtherFormat, looks_like
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
     CorruptRecordError,
@@ -20,7 +21,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
     index_again,
 )
-from dask_tfrecord.files.damage import LEAVE_OUT
+from dask_tfrecord.files.damage import not_tfrecord
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
@@ -36,9 +37,6 @@ WINDOW_BYTES = 1 << 22
 # `Window.fill` first reads to a memory address that is a multiple of this number. Copying a file's bytes to
 # an aligned address takes 20% less time than to an unaligned address.
 _ALIGNMENT = 64
-
-# Maps the description of a format to the Dask function that reads the format.
-_READERS = {"a Parquet file": "read_parquet", "text such as CSV": "read_csv", "JSON": "read_json"}
 
 
 class Window:
@@ -115,16 +113,15 @@ class Window:
         """The error that the next iteration raises because bytes after the view cannot be decompressed."""
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
-    def other_format(self) -> str | None:
-        """Describe the non-TFRecord format that the file seems to have. Return None if the format is unknown
-        or the file begins with a record.
+    def other_format(self) -> OtherFormat | None:
+        """Return the non-TFRecord format that the file seems to have, or None if the format is unknown or the
+        file begins with a record. The name of the format mentions the codec of the file.
         """
         is_compressed = self._codec is not None and self._head
-        lookalike = looks_like(self._head if is_compressed else self._stored)
-        if lookalike is None or is_frame(self._head[:HEADER_BYTES]):
+        found = looks_like(self._head if is_compressed else self._stored)
+        if found is None or is_frame(self._head[:HEADER_BYTES]):
             return None
-        compressed = f", compressed with {self._codec}" if is_compressed else ""
-        return f"not a TFRecord file: it looks like {lookalike}{compressed}"
+        return found._replace(name=f"{found.name}, compressed with {self._codec}") if is_compressed else found
 
     def advance(self, count: int, *, verified: int = 0) -> None:
         """Drop the first ``count`` bytes of the view.
@@ -238,11 +235,8 @@ def open_window(
             if checksum is not None and checksum.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
-            if error.offset == 0 and (problem := window.other_format()):
-                name = next((read for name, read in _READERS.items() if name in problem), None)
-                read = f"read it with dask.dataframe.{name}, or convert it with `dask-tfrecord convert`"
-                advice = LEAVE_OUT if name is None else f"{read}; beside TFRecord files, {LEAVE_OUT}"
-                raise CorruptRecordError(problem, advice, record=error.record, offset=0) from None
+            if error.offset == 0 and (found := window.other_format()):
+                raise not_tfrecord(found).replaced(record=error.record) from None
             raise
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -316,3 +317,51 @@ def test_a_dataset_on_a_store_is_added_to_or_replaced(run: Run, tmp_path: Path, 
     run("convert", dataset, root, "--overwrite", "--where", "i == 3", *options)
     run("convert", root, tmp_path / "one", *options)
     assert _table(tmp_path / "one").to_pylist() == STORED.slice(2, 1).to_pylist()
+
+
+EMPTY = {
+    "e.tfrecord": b"",
+    "f.tfrecord": oracle.features_file([{}] * 3),  # records without features
+    "e.csv": b"",
+    "n.csv": b"\n",
+    "e.jsonl": b"",
+    "n.jsonl": b"\n\n",
+}
+TARGETS = ["tfrecord", "parquet", "csv", "jsonl"]
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_source_without_values_needs_the_types_of_its_columns(run: Run, tmp_path: Path, to: str) -> None:
+    for name, content in EMPTY.items():
+        (tmp_path / name).write_bytes(content)
+        out = tmp_path / f"{name}.out"
+        error = run("convert", tmp_path / name, out, "--to", to, code=1).stderr
+        assert f"{name}: there are no values, so the columns are not known; " in error
+        assert not out.exists()
+        if "--type" in error:
+            rows = json.loads(
+                run("convert", tmp_path / name, out, "--to", to, "--type", "x=int64", "--json").stdout
+            ).get("rows", 0)
+            assert rows == (3 if name == "f.tfrecord" and to == "tfrecord" else 0)
+    assert pq.read_table(out).schema == pa.schema({"x": pa.int64()}) if to == "parquet" else out.exists()
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_csv_file_with_only_a_header_keeps_its_columns(run: Run, tmp_path: Path, to: str) -> None:
+    (tmp_path / "h.csv").write_text("a,b\n")
+    run("convert", tmp_path / "h.csv", tmp_path / "out", "--to", to, "--type", "a=int64")
+    if to == "parquet":
+        assert pq.read_table(tmp_path / "out").schema == pa.schema({"a": pa.int64(), "b": pa.null()})
+    elif to == "tfrecord":
+        assert run("schema", tmp_path / "out").stdout == "a: int64\nb: null\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_an_empty_file_beside_others_changes_nothing(run: Run, tmp_path: Path, suffix: str) -> None:
+    text = {"csv": "x,y\n1,a\n", "jsonl": '{"x": 1, "y": "a"}\n'}[suffix]
+    source = tmp_path / f"in.{suffix}"
+    source.mkdir()
+    for number, content in enumerate(["", text, "", text]):
+        (source / f"{number}.{suffix}").write_text(content)
+    run("convert", source, tmp_path / "out")
+    assert run("cat", tmp_path / "out").stdout == '{"x": 1, "y": "a"}\n' * 2

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import oracle
 import pyarrow as pa
 import pytest
 from conftest import Run
@@ -47,6 +48,18 @@ def test_features_that_do_not_fit_and_files_of_another_format_exit_with_3(run: R
     (people.parent / "people.csv").write_text("name,born\nAda,1815\n")
     printed = run("verify", people.parent / "people.csv", code=3).stdout
     assert "not a TFRecord file: it looks like text such as CSV" in printed
+
+
+@pytest.mark.parametrize("options", [[], ["--record-type", "bytes"]])
+def test_intact_files_of_other_messages_exit_with_0(run: Run, tmp_path: Path, options: list[str]) -> None:
+    message = b"2\x10$\n\x0c\n\x1a\nregression"  # of TensorFlow Serving
+    path = tmp_path / "warmup"
+    path.write_bytes(oracle.records_file([message] * 3))
+    result = run("verify", path, *options)
+    assert result.stdout.startswith("the file is intact, 3 rows, ")
+    assert ("read as bytes" in result.stderr) == (not options)
+    path.write_bytes(oracle.records_file([message] * 3)[:-1])
+    assert "1 damaged, 2 intact" in run("verify", path, *options, code=3).stdout
 
 
 def test_index_stores_a_snapshot_and_export_prints_the_files(run: Run, people: Path) -> None:

@@ -1,26 +1,33 @@
 """Files of other formats in a dataset: the error names the file and its format.
 
-Modules: codec.codecs.
+Modules: codec.other_formats.
 """
 
 import bz2
+import contextlib
 import gzip
+import io
 import json
+import sqlite3
+import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, open_dataset, read_tfrecord
-from dask_tfrecord.codec.codecs import LOOK_BYTES, looks_like
+from dask_tfrecord.codec.other_formats import LOOK_BYTES, looks_like
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
 CSV = b'"a","b"\n1,"x"\n2,"y"\n'
@@ -32,6 +39,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def _content(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
+
+
+def _saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
+    file = io.BytesIO()
+    save(file, *arrays, **named)
+    return file.getvalue()
+
+
+def _sqlite(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a)")
+
+
+def _tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("a"))
 
 
 OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -58,6 +81,26 @@ OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "xml": ("XML", _content(b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>')),
     "zeros": ("zeros", _content(bytes(4096))),
     "hdf5": ("an HDF5 file", _content(b"\x89HDF\r\n\x1a\n" + bytes(99))),
+    "avro": ("an Avro file", _content(b"Obj\x01\x04\x16avro.schema" + bytes(99))),
+    "orc": ("an ORC file", lambda path: pyarrow.orc.write_table(TABLE, path)),
+    "npy": ("a NumPy array", lambda path: path.write_bytes(_saved(np.save, np.arange(3)))),
+    "npz": ("a zip archive", lambda path: path.write_bytes(_saved(np.savez, a=np.arange(3)))),
+    "pickle": ("a pickle", lambda path: pd.DataFrame({"a": [1]}).to_pickle(path)),
+    "sqlite": ("an SQLite database", lambda path: _sqlite(path)),
+    "tar": ("a tar archive", lambda path: _tar(path)),
+    "sequence file": (
+        "a SequenceFile of Hadoop",
+        _content(b"SEQ\x06\x19org.apache.hadoop.io.Text" + bytes(99)),
+    ),
+    # The first bytes of a file that array_record 0.8.3 wrote
+    "array record": (
+        "an ArrayRecord or Riegeli file",
+        _content(bytes.fromhex("83af70d10d884a3f00000000000000004000000000000000") + bytes(range(1, 99))),
+    ),
+    "lfs": (
+        "a Git LFS pointer",
+        _content(b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4371177\n"),
+    ),
 }
 
 
@@ -107,7 +150,7 @@ def test_another_format_is_named_where_damage_does_not_raise(
 def test_a_format_is_guessed_only_from_what_shows_it(data: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="a file that Hadoop compressed with lz4 or Snappy"):
         read_tfrecord(data / "spark" / "example_lz4").compute()
-    for content in (np.random.default_rng(0).bytes(999), b"ORC" + bytes(99)):
+    for content in (np.random.default_rng(0).bytes(999), b"ORC!" + bytes(99)):
         (tmp_path / "a").write_bytes(content)
         with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
             read_tfrecord(tmp_path)
@@ -135,4 +178,42 @@ def test_records_that_hold_other_formats_are_records(tmp_path: Path, payload: by
 
 def test_text_cut_inside_a_character_is_text() -> None:
     for cut in range(1, LOOK_BYTES, 7):
-        assert looks_like(("ż🦉" * LOOK_BYTES).encode()[:cut]) == ("text" if cut > 1 else None), cut
+        found = looks_like(("ż🦉" * LOOK_BYTES).encode()[:cut])
+        assert (found and found.name) == ("text" if cut > 1 else None), cut
+
+
+ADVICE = {
+    "parquet": "dask.dataframe.read_parquet",
+    "csv": "dask.dataframe.read_csv",
+    "avro": "dask.bag.read_avro",
+    "npz": "numpy.load",
+    "sequence file": "spark.sparkContext.sequenceFile",
+    "array record": "ArrayRecordDataSource",
+    "lfs": "run `git lfs pull` in its repository",
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_the_error_names_what_reads_the_format(tmp_path: Path, name: str) -> None:
+    OTHERS[name][1](tmp_path / "train.tfrecord")
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(tmp_path)
+    assert ADVICE[name] in (caught.value.advice or "")
+
+
+def test_what_the_advice_names_reads_the_file(tmp_path: Path) -> None:
+    readers: dict[str, Callable[[Path], Any]] = {
+        "parquet": dd.read_parquet,
+        "feather": pyarrow.feather.read_table,
+        "orc": dd.read_orc,
+        "npy": np.load,
+        "npz": np.load,
+        "pickle": pd.read_pickle,
+        "csv": dd.read_csv,
+    }
+    for name, reader in readers.items():
+        OTHERS[name][1](tmp_path / name)
+        assert len(reader(tmp_path / name)) > 0
+        with pytest.raises(CorruptRecordError) as caught:
+            read_tfrecord(tmp_path / name)
+        assert reader.__name__ in (caught.value.advice or "")

@@ -25,6 +25,7 @@ from dask_tfrecord import (
     FileChangedError,
     SchemaError,
     TFRecordError,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
 )
@@ -62,6 +63,17 @@ def two(tmp_path: Path) -> Path:
 
 def read(path: Path, **options: Any) -> Any:
     return read_tfrecord(path, **{"schema": TYPES, "record_type": "example", "blocksize": None, **options})
+
+
+def test_damage_that_opening_finds_names_verify(two: Path) -> None:
+    for attempt in (lambda: open_dataset(two).schema, lambda: read_tfrecord(two)):
+        with pytest.raises(CorruptRecordError) as caught:
+            attempt()
+        assert caught.value.path == f"{two}/1.tfrecord"
+        assert f"call dask_tfrecord.open_dataset({str(two)!r}).verify() to report all damage" in str(
+            caught.value
+        )
+    assert open_dataset(two).verify()["damaged"].tolist() == [0, 2]
 
 
 def test_a_warning_for_each_file_tells_how_much_was_lost_and_where(two: Path) -> None:

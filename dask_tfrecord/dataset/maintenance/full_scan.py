@@ -413,12 +413,12 @@ def verify_files(
     return merge_by_file(verify, _merge_findings, store, files, _LENIENT, compute_each)
 
 
-def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> tuple[Schema, str]:
-    """Return the schema that `read_tfrecord` would infer and, if it would read messages as bytes, the reason.
+def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> Schema:
+    """Return the schema that `read_tfrecord` would infer.
 
-    The function infers the schema from a sample of the files, and skips damaged records. The reason for
-    reading bytes is an empty string if the records are not messages, or are read as messages. If the values
-    of a feature have several kinds, the column gets the first kind.
+    The function infers the schema from a sample of the files, and skips damaged records. If the values of a
+    feature have several kinds, the column gets the first kind. Warn if the records are read as bytes because
+    they are messages of another type.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -426,12 +426,12 @@ def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> tup
     except CorruptRecordError:
         sample = take(options=_LENIENT)
     if sample.record_type == "bytes":
-        return infer_schema(sample, {}), sample.reason_for_bytes
+        return infer_schema(sample, {})
     features: dict[str, FeatureSummary] = {}
     for feature in sample.features:
         if feature.name not in features or not features[feature.name].kinds:
             features[feature.name] = replace(feature, kinds=dict(list(feature.kinds.items())[:1]))
-    return infer_schema(replace(sample, features=tuple(features.values())), {}), ""
+    return infer_schema(replace(sample, features=tuple(features.values())), {})
 
 
 def describe_drift(sample: Sample, schema: Schema) -> str:

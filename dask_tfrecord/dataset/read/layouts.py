@@ -31,7 +31,7 @@ from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import expand_braces, glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.tfds import INFO, LABELS
+from dask_tfrecord.schema.tfds import INFO
 
 # The template of TFDS file names for a split whose description contains no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -295,7 +295,7 @@ class FoundSplits:
             bool,
         )
         pairs = zip(self.listing.files.paths, is_listed, strict=True)
-        others = [path for path, is_one in pairs if not is_one and not path.endswith(LABELS)]
+        others = [path for path, is_one in pairs if not is_one]
         if warn and others:
             named = ", ".join(map(name_of, others[:_MOST_NAMES]))
             root = self.listing.store.public()

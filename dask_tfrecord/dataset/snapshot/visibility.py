@@ -40,8 +40,8 @@ from dask_tfrecord.errors import (
     warn_caller,
 )
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
-from dask_tfrecord.files.side_files import without_side_files
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.side_files import data_only, report_left_out, side_file_error, without_side_files
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.listing import (
     Listing,
     find_listed,
@@ -159,7 +159,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[
             sizes = (column[first].as_py() for column in (listed["bytes"], files["bytes"]))
             raise _lost_file(store, listed.filter(is_missing).paths, path, *sizes)
     if not all(map(is_part, others.names)):
-        others = without_side_files(store, others, data=listed.paths)
+        others = without_side_files(store, others, data=listed.paths, is_known=True)
     stamps = pc.fill_null(listed["stamp"], "")
     is_proven = pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
     now = {name: files[name] for name in ("path", "bytes", "stamp")}
@@ -248,12 +248,12 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     snapshot, the files of open runs are uncommitted. The result always includes files that the user passed by
     their full names.
 
-    Raise FileNotFoundError if the listing contains no committed file. Raise TFRecordError if there is no
-    snapshot and some files of a write are missing. If the directory contains no dataset metadata, warn about
-    missing files instead of raising an error.
+    Raise FileNotFoundError if one of the listed paths contains no committed file. Raise CorruptRecordError if
+    one of several paths contains only files of other formats. Raise TFRecordError if there is no snapshot and
+    some files of a write are missing. If the directory contains no dataset metadata, warn about missing files
+    instead of raising an error.
     """
-    store = listing.store
-    files = without_side_files(store, listing.files, keep=listing.spelled_out)
+    store, files = listing.store, tfrecord_files(listing).files
     known_roots: dict[str, bool] = {}
     parts: dict[str, list[str]] = {}  # maps each dataset's root to the data files of the dataset
     for path in files.paths:
@@ -267,11 +267,34 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
         names = [*map(dataset.relative, of_root)]
         uncommitted.update(map(dataset.join, _uncommitted_paths(dataset, names, use_snapshot=use_snapshot)))
     committed = listing.keep(files.without(uncommitted - listing.spelled_out))
-    if not len(committed.files):
-        raise unfinished_only(store.public(), store.public(min(parts)))
+    if (first := _first_of_emptied_path(listing, committed)) is not None:
+        raise unfinished_only(store.public(), store.public(parent_of(first.path)))
     if use_snapshot and listing.base:
         _check_complete(store, committed.files.paths)
     return committed
+
+
+def tfrecord_files(listing: Listing) -> Listing:
+    """Return a listing without files of other formats, and report these files.
+
+    Raise CorruptRecordError if one of several paths contains only files of other formats.
+    """
+    store = listing.store
+    found = listing.keep(data_only(store, listing.files, keep=listing.spelled_out))
+    if (first := _first_of_emptied_path(listing, found)) is not None:
+        raise side_file_error(store, first)
+    report_left_out(store, listing.files, found.files)
+    return found
+
+
+def _first_of_emptied_path(listing: Listing, left: Listing) -> FileInfo | None:
+    """Return the first file of a path of which no file is left, or None if each path has a file left."""
+    start = 0
+    for before, after in zip(listing.counts, left.counts, strict=True):
+        if before and not after:
+            return listing.files.slice(start, start + 1).infos[0]
+        start += before
+    return None
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
@@ -367,11 +390,11 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
         )
 
 
-def data_files(store: Store) -> FileList:
-    """List the visible files in the root of the store, except files whose names or contents show that they
-    are not TFRecord files.
+def data_files(store: Store, *, is_known: bool = False) -> FileList:
+    """List the visible TFRecord files in the root of the store. Files of other formats are reported as
+    `report_left_out` does.
     """
-    return without_side_files(store, visible_files(store))
+    return without_side_files(store, visible_files(store), is_known=is_known)
 
 
 def visible_files(

@@ -277,7 +277,7 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     The function reads every file once to count the records. Return None if there are no files. Raise
     ConcurrentWriteError if another process removes or replaces a file during the call.
     """
-    files = data_files(store)
+    files = data_files(store, is_known=True)  # the check before the write has warned
     if not len(files):
         return None
     values = _partition_values(store, files, partitioning)

@@ -38,7 +38,7 @@ from dask_tfrecord.files.storage.paths import (
     unquoted_path,
 )
 from dask_tfrecord.files.storage.store import FoundFiles, Store
-from dask_tfrecord.schema.tfds import FEATURES, INFO
+from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
 
 # This is a copy of `dataset.snapshot.names.STAGING`, because an import of `dataset.snapshot.names` would be
 # circular.
@@ -122,7 +122,8 @@ _FOLDER_SUFFIX = "_$folder$"
 # Datasets, and used by reads without a snapshot.
 TFDS_FILES = (INFO, FEATURES)
 
-# Files without records that `export` or other libraries write to describe a dataset.
+# Files without records that `export` or other libraries write to describe a dataset. TensorFlow Datasets also
+# writes files whose names end in `LABELS`.
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
 # If a caller passes at least this many paths in one directory, one listing replaces a request for each path.
@@ -427,7 +428,7 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
 
 
 def _is_hidden(name: str) -> bool:
-    return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
+    return name in SIDE_FILES or name.endswith((_FOLDER_SUFFIX, LABELS)) or is_hidden(name)
 
 
 # Up to this many files are checked with one request for each file. If there are more files, all of them are

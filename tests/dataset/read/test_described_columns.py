@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def plain(value: Any) -> Any:
-    """Convert a value of ``expected.json`` to Python values."""
+    """Convert a value of ``_expected.json`` to Python values."""
     if isinstance(value, list):
         return [plain(one) for one in value]
     if not isinstance(value, dict):
@@ -68,7 +68,7 @@ def alike(value: Any) -> Any:
 
 def expected(root: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield each split of a sample with the rows that TensorFlow Datasets returns."""
-    ((_, of_directory),) = json.loads((root / "expected.json").read_text())["directories"].items()
+    ((_, of_directory),) = json.loads((root / "_expected.json").read_text())["directories"].items()
     for split, found in of_directory["splits"].items():
         # TensorFlow's reader has no null, the NumPy reader has.
         rows = found.get("rows_numpy_reader") or found.get("rows_with_encoded_images") or found["rows"]

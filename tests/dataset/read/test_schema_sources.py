@@ -40,7 +40,7 @@ SCHEMA = "SchemaGen/schema/2/schema.pbtxt"
 
 
 def comparable(value: Any) -> Any:
-    """A value of ``expected.json``, and a value of a column in the same form: a list of stored values."""
+    """A value of ``_expected.json``, and a value of a column in the same form: a list of stored values."""
     if value is None or isinstance(value, list):
         return value and [base64.b64decode(one["b64"]) if isinstance(one, dict) else one for one in value]
     if isinstance(value, datetime.datetime):
@@ -51,7 +51,7 @@ def comparable(value: Any) -> Any:
 @pytest.mark.parametrize("name", ["taxi", "sparse"])
 def test_the_rows_of_every_sample_are_those_of_tfx(data: Path, name: str) -> None:
     root = data / "tfds" / name
-    expected = json.loads((data / "tfds" / "tfx_expected.json").read_text())["directories"][name]
+    expected = json.loads((data / "tfds" / "_tfx_expected.json").read_text())["directories"][name]
     for split, of_split in expected["splits"].items():
         wanted = of_split["rows_tfx_bsl"]
         found = table(root, split=split, schema=root / SCHEMA)
