@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from glob import has_magic
 from typing import Any, Literal, get_args
@@ -19,6 +20,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 from fsspec.core import url_to_fs
+from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
 import dask_tfrecord
@@ -27,6 +29,7 @@ from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.options import Filters, names_in
+from dask_tfrecord.errors import Remedy, RemedyWarning
 from dask_tfrecord.row_selection import filter_mask
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
@@ -138,6 +141,44 @@ def _read_csv(files: Sequence[str], **how: Any) -> dd.DataFrame:
         return dd.read_csv(files, **how)
     except pd.errors.EmptyDataError:
         raise _no_columns(files, "csv") from None
+
+
+_SAMPLE_ROWS = 1000
+
+
+def warn_of_times(
+    ddf: dd.DataFrame, file: str, nulls: tuple[str, ...], given: Any, storage_options: dict[str, Any] | None
+) -> None:
+    """Warn of text columns that contain only dates or times, judging by the first rows of a CSV file.
+
+    ``given`` contains the types of columns that the user has named. These columns cause no warning.
+    """
+    names = [name for name, type_ in types_of(ddf).items() if pa.types.is_string(type_) and name not in given]
+    if not names:
+        return
+    sample = pd.read_csv(
+        file,
+        usecols=names,
+        nrows=_SAMPLE_ROWS,
+        dtype=pd.ArrowDtype(pa.string()),
+        na_values=["", *nulls],
+        keep_default_na=False,
+        storage_options=storage_options or None,
+    )
+    found = {name: _time_type(sample[name].array.__arrow_array__()) for name in names}
+    types = {name: type_ for name, type_ in found.items() if type_ is not None}
+    if types:
+        columns = ", ".join(map(repr, types))
+        problem = f"the dates and times in {columns} stay text"
+        warnings.warn(RemedyWarning(problem, [Remedy("schema", types, "convert them")]), stacklevel=2)
+
+
+def _time_type(texts: pa.ChunkedArray) -> pa.DataType | None:
+    """Return the type that Arrow's CSV reader infers for texts, if it is a type of dates or times."""
+    file = pa.BufferOutputStream()
+    arrow_csv.write_csv(pa.table({"": texts.drop_null()}), file)
+    type_ = arrow_csv.read_csv(pa.BufferReader(file.getvalue())).schema.types[0]
+    return type_ if pa.types.is_temporal(type_) else None
 
 
 def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
@@ -336,6 +377,8 @@ def convert_command(
             raise _no_columns(sources, format)
         if to != "tfrecord":
             check_target(ddf, target, to, how)
+        if format == "csv" and to in ("tfrecord", "parquet"):
+            warn_of_times(ddf, next(iter(files)), nulls, read.get("schema") or {}, read["storage_options"])
         if dry_run:
             result = {**_source_of(source, files, format, read), **_plan(ddf, target, to, how)}
         else:

@@ -5,6 +5,7 @@ Modules: cli.convert.
 
 import datetime
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,41 @@ def test_texts_of_csv_stay_texts_unless_they_are_named_as_null(
     (tmp_path / "a.csv").write_text('country,x,code\nNA,NA,007\n"C\nH",1,1\n')
     run("convert", tmp_path / "a.csv", tmp_path / "out", *options)
     assert _table(tmp_path / "out").to_pydict() == expected
+
+
+_TIMES = """\
+id,at,day,zoned,exact,clock,text,nothing
+1,2026-01-28T23:16:49,2026-01-28,2026-01-28T23:16:49Z,2026-01-28 23:16:49.5,10:11:12,2026-01-28,
+2,,,,,,word,
+"""
+
+
+@pytest.mark.parametrize("target", ["out", "out.parquet"])
+def test_dates_and_times_of_csv_that_stay_text_cause_a_warning_with_options_that_convert_them(
+    run: Run, tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "a.csv").write_text(_TIMES)
+    (line,) = run("convert", tmp_path / "a.csv", tmp_path / target).stderr.splitlines()
+    text, _, options = line.removesuffix(" to convert them").partition("; pass ")
+    assert text == "Warning: the dates and times in 'at', 'day', 'zoned', 'exact', 'clock' stay text"
+    assert run("convert", tmp_path / "a.csv", tmp_path / "typed", *shlex.split(options)).stderr == ""
+    table = _table(tmp_path / "typed")
+    assert table.select(["at", "day", "zoned", "exact", "clock"]).slice(0, 1).to_pylist() == [
+        {
+            "at": datetime.datetime(2026, 1, 28, 23, 16, 49),
+            "day": datetime.date(2026, 1, 28),
+            "zoned": datetime.datetime(2026, 1, 28, 23, 16, 49, tzinfo=datetime.UTC),
+            "exact": pd.Timestamp("2026-01-28 23:16:49.5"),
+            "clock": datetime.time(10, 11, 12),
+        }
+    ]
+    assert table["at"].null_count == table["clock"].null_count == 1
+    as_text = [
+        word for name in ("at", "day", "zoned", "exact", "clock") for word in ("--type", f"{name}=string")
+    ]
+    assert run("convert", tmp_path / "a.csv", tmp_path / "text", *as_text).stderr == ""
+    assert run("convert", tmp_path / "a.csv", tmp_path / "b", "--columns", "id,text").stderr == ""
+    assert run("convert", tmp_path / "a.csv", tmp_path / "b.csv").stderr == ""
 
 
 @pytest.mark.parametrize(

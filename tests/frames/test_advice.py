@@ -134,11 +134,20 @@ def followed(error: SchemaError, ddf: dd.DataFrame) -> tuple[dd.DataFrame, dict[
     return ddf.assign(x=eval(f'ddf["x"]{method[1]}', names)), {}
 
 
+@pytest.mark.parametrize("way", ["dask", "pandas"])
 @pytest.mark.parametrize(("values", "dtype", "keywords", "problem", "expected"), CASES)
 def test_following_the_advice_writes_the_column(
-    tmp_path: Path, values: Any, dtype: Any, keywords: dict[str, Any], problem: str, expected: list[Any]
+    tmp_path: Path,
+    values: Any,
+    dtype: Any,
+    keywords: dict[str, Any],
+    problem: str,
+    expected: list[Any],
+    way: str,
 ) -> None:
     ddf = collection(values, dtype)
+    if way == "pandas":
+        ddf = ddf.compute()
     error = refused(ddf, tmp_path / "refused", **keywords)
     assert re.search(problem, str(error)), error
     converted, remedy = followed(error, ddf)
