@@ -217,7 +217,7 @@ class PandasRows:
         An error about a value shows ``title`` as its path, and the position of the row in the source.
         """
         sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
-        row_bytes = int(sample.memory_usage(deep=True).sum()) / max(1, len(sample))
+        row_bytes = sum(_memory_of(column) for _, column in sample.items()) / max(1, len(sample))
         step = max(1, min(_ROWS, int(_BYTES / max(1, row_bytes))))
         for first in range(0, len(self._frame), step):
             part = self._frame.iloc[first : first + step]
@@ -229,6 +229,13 @@ class PandasRows:
 
     def close(self) -> None:
         """Do nothing, because a DataFrame has no stream."""
+
+
+def _memory_of(column: "pd.Series[Any]") -> int:
+    """Return the size of a column in bytes. pandas cannot tell the size of some Arrow types."""
+    if isinstance(column.dtype, pd.ArrowDtype):
+        return int(column.array.nbytes)
+    return int(column.memory_usage(index=False, deep=True))
 
 
 class ArrowRows:
