@@ -491,15 +491,16 @@ class Schema:
         return replace(self, fields=tuple(fields))
 
     def as_in(self, existing: "Schema") -> Self:
-        """Return a schema whose list columns are stored in feature lists if they are in ``existing``."""
+        """Return a schema whose list columns are stored in feature lists if they are in ``existing``.
+
+        Lists of lists need no change, because feature lists always store them.
+        """
         lists = {item.name for item in existing.fields if item.is_feature_list}
-        return replace(
-            self,
-            fields=tuple(
-                replace(one, is_feature_list=True) if one.name in lists and one.form is None else one
-                for one in self.fields
-            ),
+        fields = (
+            replace(one, is_feature_list=True) if one.name in lists and one.column.depth == 1 else one
+            for one in self.fields
         )
+        return replace(self, fields=tuple(fields))
 
     def no_rows(self) -> pa.RecordBatch:
         """Return a batch with the columns and no rows. Dictionary columns contain the known categories."""

@@ -12,7 +12,17 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import SchemaError, TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    Field,
+    Schema,
+    SchemaError,
+    TFRecordError,
+    Writer,
+    open_dataset,
+    read_tfrecord,
+    to_tfrecord,
+)
+from dask_tfrecord.schema.stored_form import StoredForm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,6 +100,20 @@ def test_rows_that_are_added_or_rewritten_keep_the_feature_lists(tmp_path: Path)
     ddf = read_tfrecord(root)
     to_tfrecord(ddf[ddf["id"] > 1], tmp_path / "copy")  # columns are written as they were read
     assert [row.get("tokens") for row in stored(tmp_path / "copy")] == [[], None] * 3
+
+
+def test_steps_of_several_values_are_written_as_they_were_read(tmp_path: Path) -> None:
+    """As a FixedLenSequenceFeature with a shape reads them."""
+    pairs = pa.array([[[0.5, 1], [2, 3]], [], None], pa.list_(pa.list_(pa.float32(), 2)))
+    rows = pa.table({"pair": pairs, "id": [1, 2, 3]})
+    to_tfrecord(rows, tmp_path / "data", record_type="sequence_example")
+    form = StoredForm(pa.float32(), (2,), (None,), is_optional=True)
+    schema = Schema((Field.in_form("pair", form), Field("id", pa.int64())))
+    read = open_dataset(f"{tmp_path}/data/*.tfrecord", schema=schema).to_table()
+    assert read.equals(rows)
+    to_tfrecord(read_tfrecord(f"{tmp_path}/data/*.tfrecord", schema=schema), tmp_path / "copy")
+    assert open_dataset(tmp_path / "copy").to_table()["pair"].to_pylist() == pairs.to_pylist()
+    assert stored(tmp_path / "copy") == stored(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
