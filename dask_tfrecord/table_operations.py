@@ -390,6 +390,9 @@ class Maintenance(OpenedPath):
         finish. The first call of `expire` or `cleanup` after the grace period removes the files of the
         expired version.
 
+        On a full disk, `expire` first removes the files that earlier calls have left. With ``grace="0 s"``,
+        it then also removes the files of the versions that expire, before it commits.
+
         Parameters
         ----------
         versions : int, optional
@@ -415,8 +418,9 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory has no snapshot.
         OSError
-            If files cannot be removed. Versions may have expired even if `expire` raises OSError. Call
-            `expire` again to remove the files.
+            If files cannot be removed, or if a full disk has no space for the new version and
+            ``grace`` is not zero. Versions may have expired even if `expire` raises OSError. Call `expire`
+            again to remove the files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
         DestinationError

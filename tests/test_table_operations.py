@@ -3,9 +3,11 @@
 Modules: table_operations, dataset_scans, dataset.maintenance.metadata_commits.
 """
 
+import errno
 import os
 import shutil
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,11 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.listing import list_directory
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import LocalStore, Store
 
 # The steps before which a write is stopped.
 COMMIT = "collection.expr.write_expression.commit"
@@ -491,3 +494,84 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wrong_arguments_are_named(versions: Path, call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(versions)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Let the creation of every file fail while a condition holds."""
+
+    def fill(is_full: Callable[[], bool]) -> None:
+        create = LocalStore._open_new
+
+        def creating(self: LocalStore, path: str) -> Any:
+            if is_full():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return create(self, path)
+
+        monkeypatch.setattr(LocalStore, "_open_new", creating)
+
+    return fill
+
+
+def with_versions(root: Path) -> None:
+    """Write a dataset with three versions, of which the first needs a kept file."""
+    to_tfrecord(keyed(a=[1, 2], b=[3]), root, partition_on="key")
+    open_dataset(root).delete([("n", "==", 1)])
+    to_tfrecord(keyed(b=[4]), root, partition_on="key", append=True)
+    assert (root / "_tfrecord/kept").exists()
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e9], ids=["full snapshots", "bases"])
+def test_expire_frees_space_on_a_full_disk(
+    tmp_path: Path, full_disk: Any, monkeypatch: pytest.MonkeyPatch, delta: float
+) -> None:
+    """Nothing can be created until a file of an older version is removed."""
+    monkeypatch.setattr(stored_files, "DELTA_PART", delta)
+    with_versions(tmp_path)
+    before = sorted(values(tmp_path))
+    full_disk(lambda: (tmp_path / "_tfrecord/kept").exists())
+    with pytest.raises(OSError, match="No space left") as raised:
+        open_dataset(tmp_path).expire(versions=1)
+    assert 'grace="0 s"' in "".join(raised.value.__notes__)
+    assert open_dataset(tmp_path).history()["version"].tolist() == [1, 2, 3]  # readers may need the files
+    assert sorted(values(tmp_path, version=1)) == [1, 2, 3]
+    done = open_dataset(tmp_path).expire(versions=1, grace="0 s")
+    assert (done.version, done.details["removed_files"]) == (4, 1)
+    assert sorted(values(tmp_path)) == before
+    assert open_dataset(tmp_path).verify()["agrees"].all()
+    with pytest.raises(NotFoundError):
+        open_dataset(tmp_path, version=1)
+
+
+def test_expire_on_a_full_disk_first_removes_what_expired_before_the_grace_period(
+    tmp_path: Path, full_disk: Any
+) -> None:
+    with_versions(tmp_path)
+    open_dataset(tmp_path).expire(versions=1)
+    to_tfrecord(keyed(b=[5]), tmp_path, partition_on="key", append=True)
+    day_ago = time.time() - 24 * 3600
+    for path in (tmp_path / "_tfrecord").glob("*.parquet"):
+        os.utime(path, (day_ago, day_ago))
+    to_tfrecord(keyed(b=[6]), tmp_path, partition_on="key", append=True)
+    full_disk(lambda: (tmp_path / "_tfrecord/kept").exists())
+    assert open_dataset(tmp_path).expire(versions=1).details["removed_files"] == 1
+    assert sorted(values(tmp_path)) == [2, 3, 4, 5, 6]
+
+
+def test_cleanup_removes_a_failed_write_from_a_full_disk(tmp_path: Path, full_disk: Any) -> None:
+    to_tfrecord(one(1), tmp_path)
+    killed_before(COMMIT, collection(2, 3), tmp_path, append=True)
+    day_ago = time.time() - 24 * 3600
+    for path in (tmp_path / "_tfrecord/staging").rglob("*"):
+        os.utime(path, (day_ago, day_ago))
+    full_disk(lambda: True)
+    assert len(open_dataset(tmp_path).cleanup(older_than="0 s")) == 2
+    assert not (tmp_path / "_tfrecord/staging").exists()
+    assert values(tmp_path) == [1]
+
+
+def test_a_write_succeeds_though_the_disk_has_no_space_for_its_marker(tmp_path: Path, full_disk: Any) -> None:
+    full_disk(lambda: (tmp_path / "_tfrecord/00000001.parquet").exists())
+    to_tfrecord(one(1), tmp_path)
+    assert values(tmp_path) == [1]
+    assert not (tmp_path / "_tfrecord/staging").exists()

@@ -3,7 +3,7 @@
 `expire_versions` also removes the files that only expired versions list.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -26,10 +26,13 @@ from dask_tfrecord.dataset.snapshot.versions import (
 from dask_tfrecord.dataset.snapshot.visibility import kept_files, missing_files, snapshot_of_version
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.transaction import Newest
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import is_full
 
 
 def restore_version(store: Store, version: int) -> Snapshot:
@@ -132,7 +135,6 @@ def expire_versions(
     Keep all versions created less than ``older_than`` ago.
     """
     newest = open_version(store, None)
-    run = plan_run(store, newest)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
     kept = _newest_states(store, stored, versions_to_keep or 1)
@@ -140,12 +142,47 @@ def expire_versions(
         times = creation_times(store, stored)
         kept += [number for number in stored if times[number] >= now - older_than][:1]
     expired = tuple(number for number in stored if number < min(kept))
+    removed: list[FileList] = []
     if expired:
-        newest = commit(run, Expire(min(kept)))
+        run = plan_run(store, newest)
+        newest = _commit_expiry(run, newest, expired, min(kept), grace, removed)
+        expired = expired if newest.run == run.run else ()
         now = time_of_store(store)
-    unneeded = remove_unneeded(store, now - grace)
-    size = pc.sum(unneeded.data["bytes"]).as_py() or 0
-    return Expired(newest, expired if newest.run == run.run else (), len(unneeded.data), size)
+    removed.append(remove_unneeded(store, now - grace).data)
+    size = sum(pc.sum(files["bytes"]).as_py() or 0 for files in removed)
+    return Expired(newest, expired, sum(map(len, removed)), size)
+
+
+def _commit_expiry(
+    run: WriteRun,
+    newest: Snapshot,
+    expired: Sequence[int],
+    oldest: int,
+    grace: timedelta,
+    removed: list[FileList],
+) -> Snapshot:
+    """Commit that the versions ``expired``, which are those before ``oldest``, are no longer readable.
+
+    On a full disk, first remove what earlier calls of `expire` have left. If that is not enough, and no
+    reader needs time to finish, remove the snapshots of the expired versions before the commit: a version is
+    gone with its snapshot. Add the data files that this function removes to ``removed``.
+    """
+    store = run.store
+    for attempt in range(3):
+        try:
+            return commit(run, Expire(oldest), (), Newest.of(store, newest))
+        except OSError as error:
+            if not is_full(error) or attempt == 2:
+                raise
+            if attempt == 1 and grace:
+                error.add_note('expire(grace="0 s") first removes the files of the versions that expire')
+                raise
+        if attempt == 1:
+            parts = [read_part(store, number) for number in versions(store) if number >= oldest]
+            bases = {part.base.version for part in parts if part.base is not None}
+            store.remove(store.join(snapshot_path(number)) for number in {*expired} - bases)
+        removed.append(remove_unneeded(store, time_of_store(store) - grace).data)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:

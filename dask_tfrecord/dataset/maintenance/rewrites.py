@@ -146,14 +146,19 @@ def compute(
         raise
 
 
-def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
+def commit(
+    run: WriteRun,
+    operation: Operation,
+    entries: Iterable[FileEntry] = (),
+    known: transaction.Newest | None = None,
+) -> Snapshot:
     """Commit a write. If the commit fails, remove the files of the write, because no other process can commit
-    the write.
+    the write. `transaction.commit` describes ``known``.
 
     After a `GroupsLostError`, keep the new files, because the next attempt needs them.
     """
     try:
-        return transaction.commit(run, operation, entries)
+        return transaction.commit(run, operation, entries, known)
     except GroupsLostError:
         raise
     except Exception:

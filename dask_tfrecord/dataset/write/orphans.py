@@ -15,6 +15,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     closed_column_files,
     open_runs,
     run_of_column_file,
+    snapshot_path,
 )
 from dask_tfrecord.dataset.snapshot.stored_files import listed_paths
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
@@ -24,6 +25,7 @@ from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_uploads
+from dask_tfrecord.files.storage.store_failures import is_full
 
 logger = logging.getLogger(__name__)
 
@@ -144,11 +146,19 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
 
 
 def time_of_store(store: Store) -> datetime:
-    """Return the current time by the clock of the store, which sets the modification times of files."""
+    """Return the current time by the clock of the store, which sets the modification times of files.
+
+    On a full disk, return the time of the newest snapshot. It is not later than the current time, so files
+    are kept too long rather than not long enough.
+    """
     path = store.join(f"{METADATA_DIRECTORY}/.clock.{uuid4().hex}")
-    store.touch(path)
     try:
+        store.touch(path)
         return last_modified(store, [path])
+    except OSError as error:
+        if not is_full(error) or not (numbers := versions(store)):
+            raise
+        return last_modified(store, [store.join(snapshot_path(numbers[-1]))])
     finally:
         store.remove([path])
 

@@ -53,7 +53,7 @@ from dask_tfrecord.files.storage.file_list import VERSION, FileList
 from dask_tfrecord.files.storage.location import stamp_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import FoundFiles, Store
-from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+from dask_tfrecord.files.storage.store_failures import hide, is_full, secrets_of
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +140,8 @@ class Transaction:
     files : FileList, optional
         The files that the tasks have written.
     known : Newest, optional
-        For an append that only this process may commit: the newest version when the append was planned. While
-        ``known`` is the newest version, the commit reads no version.
+        For an append or an expire that only this process may commit: the newest version when the operation
+        was planned. While ``known`` is the newest version, the commit reads no version.
     """
 
     def __init__(
@@ -235,9 +235,9 @@ class Transaction:
     def _plan(self, *, publishes: bool) -> tuple[Operation, Change] | None:
         """Publish the files. Return what the commit changes, or None if nothing is left to do.
 
-        ``publishes`` may be False only for an append that no other process may commit. If ``publishes`` is
-        False and the store cannot rename files, publish nothing, because the append has uploaded exactly the
-        files in `files`.
+        ``publishes`` may be False only for an append or an expire that no other process may commit. If
+        ``publishes`` is False and the store cannot rename files, publish nothing, because exactly the files
+        in `files` are uploaded.
         """
         run, files = self.run, self.files
         operation = self.operation.follow(run, self.newest, files)
@@ -560,7 +560,11 @@ def close_run(store: Store, run: str) -> None:
     """End a run whose replaced files have been removed or moved: create ``_SUCCESS``, and remove the staging
     directory.
     """
-    store.touch(store.join(SUCCESS))
+    try:
+        store.touch(store.join(SUCCESS))
+    except OSError as error:
+        if not is_full(error):  # the marker is for other tools, and a full disk needs the space
+            raise
     remove_staging(store, run)
 
 

@@ -169,6 +169,11 @@ def place_of(arguments: Iterable[Any]) -> str | None:
     return None
 
 
+def is_full(error: BaseException) -> bool:
+    """Return True for the error of a disk, or of a quota, that has no space left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def is_precondition_failure(error: OSError) -> bool:
     """Return True for S3's answer that the object exists. s3fs recognises this answer only if AWS sent it."""
     answer = getattr(error.__cause__, "response", None) or {}
