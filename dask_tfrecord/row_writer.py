@@ -416,8 +416,10 @@ class Writer:
             append_schema.check_row_names(found, columns.names, new, filled)
         title = f"{self._root}, {source.kind}"
         present = columns.select(name for name in columns.names if name in {*found})
-        with append_schema.fixed_columns(columns, self._appender.plan is not None):
-            tables = list(source.tables(present, self._options.lossy, None, levels, title))
+        is_append = self._appender.plan is not None
+        fitted = {*present.names} - {*self._given} if is_append else set()
+        with append_schema.fixed_columns(columns, is_append):
+            tables = list(source.tables(present, self._options.lossy, None, levels, title, fitted))
         if len(present.names) < len(columns.names):
             tables = [_with_nulls(table, columns.arrow) for table in tables]
         check_values(plan, tables, title)

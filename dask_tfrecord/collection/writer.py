@@ -25,7 +25,7 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection import requests
 from dask_tfrecord.collection.expr import lineage
 from dask_tfrecord.collection.expr.write_expression import CollectionRows
-from dask_tfrecord.collection.frames.schema_plan import Existing
+from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
 from dask_tfrecord.collection.scheduler import Progress, check_cluster, report
@@ -419,6 +419,7 @@ def to_tfrecord(
             options=options,
             base=base,
             appends=existing is not None,
+            fitted=frozenset(order if existing is not None else ()) - {*given_types(schema)},
             partitioning=partition_fields,
             order=order,
             max_directories=rare.max_files_per_task or sys.maxsize,
@@ -453,7 +454,7 @@ def _write_source(
     source: Source, run: WriteRun, operation: Operation, splits: Splits | None, shuffle: Shuffle | None
 ) -> Commit:
     title = f"{run.store.public()}, {source.kind}"
-    tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
+    tables = source.tables(run.columns, run.options.lossy, splits, run.index, title, run.fitted)
 
     progress = Progress(run.title, run.run, "parts")
 

@@ -323,6 +323,21 @@ def _of_family(existing: pa.DataType, rows: pa.DataType, *, numbers: bool) -> pa
     return existing if family(existing) == family(rows) and is_bool[0] == is_bool[1] else None
 
 
+def refuse_rounded(array: pa.Array, type_: pa.DataType) -> None:
+    """Raise MisfitError for the first float that may be a rounded integer, if ``type_`` is an integer type.
+
+    pandas stores integers beside missing values as float64, which does not hold every integer beyond 2^53.
+    """
+    if not (types.is_floating(array.type) and types.is_integer(type_)):
+        return
+    bits = {16: 11, 32: 24, 64: 53}[array.type.bit_width]
+    wide = array.cast(pa.float64())
+    row = _first_true(pc.and_(pc.is_finite(wide), pc.greater_equal(pc.abs(wide), 2.0**bits)))
+    if row >= 0:
+        problem = f"{array[row]} may be a rounded integer, because {array.type} does not hold all integers"
+        raise MisfitError(row, f"{problem} beyond 2^{bits}", "make the column Int64 where it is loaded")
+
+
 def may_widen(type_: pa.DataType) -> bool:
     """Return True if later rows of any kind can change a type, because it contains the null type or a
     decimal.

@@ -5,6 +5,7 @@ Modules: collection.frames.object_arrays, collection.frames.arrow_to_pandas.
 
 import datetime as dt
 import enum
+from array import array
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from decimal import Decimal
@@ -119,6 +120,7 @@ def test_lists_of_zoned_times_keep_their_zone(tmp_path: Path) -> None:
         ({"t": NANOS, "old": dt.datetime(1, 1, 1)}, {"t": NANOS, "old": dt.datetime(1, 1, 1)}),
         ({"t": (1, 2)}, {"t": [1, 2]}),
         ({"t": np.arange(3)}, {"t": [0, 1, 2]}),
+        ({"t": np.array(["2024-02-29"], "M8[D]")}, {"t": [dt.date(2024, 2, 29)]}),
         ({"t": [NANOS]}, {"t": [NANOS]}),
         ({"t": pd.NaT, "n": pd.NA}, {"t": None, "n": None}),
         ({"t": np.int8(3)}, {"t": 3}),
@@ -145,6 +147,9 @@ def test_a_nan_in_a_dict_is_a_value(tmp_path: Path) -> None:
         ({"t": np.zeros((2, 2))}, "the key 't'.* 1-dimensional"),
         ({"t": {"u": np.ma.masked_array([1, 2], [0, 1])}}, "the key 't': the values of the key 'u'"),
         ({"t": 1j}, "the key 't'.*complex"),
+        (np.array(["2024", "NaT"], "M8[ns]"), "the list holds a null"),
+        (dt.time(1, tzinfo=dt.UTC), "no Arrow type holds all details of the time objects"),
+        (Decimal("Infinity"), "infinite decimals"),
         ({1: 2}, "a key that is not a string"),
         ({"id": float("nan"), "n": [1.5, BIG]}, f"the key 'n': Integer value {BIG} is outside of the range"),
     ],
@@ -203,8 +208,18 @@ def test_subclasses_are_stored_as_the_equal_value(tmp_path: Path, value: Any, st
     assert open_dataset(tmp_path).to_table()["x"].to_pylist() == [stored, None]
 
 
+VALUES_OF_SEQUENCES: list[Any] = [
+    {3, 1},
+    frozenset({3, 1}),
+    deque([1, 3]),
+    range(1, 5, 2),
+    array("q", [1, 3]),
+    pd.Index([1, 3]),
+]
+
+
 @pytest.mark.parametrize("way", ["pandas", "dask"])
-@pytest.mark.parametrize("value", [{3, 1}, frozenset({3, 1}), deque([1, 3]), range(1, 5, 2)], ids=str)
+@pytest.mark.parametrize("value", VALUES_OF_SEQUENCES, ids=str)
 def test_sets_and_sequences_are_refused_with_advice_that_stores_a_list(
     tmp_path: Path, value: Any, way: str
 ) -> None:

@@ -55,7 +55,12 @@ def write_partition(
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
             with fixed_columns(run.columns, run.appends):
                 table = pandas_to_arrow.to_table(
-                    partition, run.columns, write_index=write_index, lossy=run.options.lossy, is_dask=True
+                    partition,
+                    run.columns,
+                    write_index=write_index,
+                    lossy=run.options.lossy,
+                    is_dask=True,
+                    fitted=run.fitted,
                 )
             if shuffle is None or route is None:
                 return report(run.run, index, count, run.write(table, index, count))

@@ -7,6 +7,7 @@ arrays count as equal if their items are equal.
 import datetime
 from array import array
 from collections import deque
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
@@ -26,7 +27,7 @@ from dask_tfrecord.schema.logical_types import in_nanoseconds, innermost, is_lis
 Objects = npt.NDArray[np.object_]
 
 # Sequence types for which Arrow cannot infer a list type.
-_SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
+SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
 # Sets have no order, so they equal no list. Arrow would store the values of a set as a list.
 SETS = (set, frozenset)
@@ -84,9 +85,9 @@ def _with_lists(values: Objects, type_: pa.DataType) -> Objects:
     if isinstance(type_, pa.FixedShapeTensorType):
         return object_array([_flat(value, tuple(type_.shape)) for value in values])
     kinds = set(map(type, values))
-    if any(issubclass(kind, _SEQUENCES) for kind in kinds):
+    if any(issubclass(kind, SEQUENCES) for kind in kinds):
         # Arrow does not check the values of a Series.
-        values = object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
+        values = object_array([list(value) if isinstance(value, SEQUENCES) else value for value in values])
     if np.ndarray in kinds and is_list(type_.value_type):
         values = object_array([_nested(value) for value in values])
     return values
@@ -119,7 +120,15 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_], like: pa.DataType | 
     _check_kinds(kinds)
     if kinds and all(issubclass(kind, dict) for kind in kinds) and any(present):
         return _infer_struct(present, missing, like)
-    inferred = _arrow_array(values, missing, None)
+    if np.ndarray in kinds:
+        values = object_array([*map(_without_nat, values)])
+        present = values[~missing]
+    try:
+        inferred = _arrow_array(values, missing, None)
+    except TypeError:
+        if any(isinstance(value, Decimal) and not value.is_finite() for value in present):
+            raise ValueError("no Arrow type holds infinite decimals") from None
+        raise
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
         return inferred
     finer_type = in_nanoseconds(inferred.type)
@@ -127,7 +136,17 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_], like: pa.DataType | 
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
             return finer
+    if len(kinds) == 1:
+        raise ValueError(f"no Arrow type holds all details of the {next(iter(kinds)).__name__} objects")
     raise ValueError(_MIXED)
+
+
+def _without_nat(value: Any) -> Any:
+    """Turn an array of days, or of times with NaT, into a list. Arrow cannot convert such an array."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "mM" or value.ndim > 1:
+        return value
+    is_listed = value.dtype == np.dtype("M8[D]") or np.isnat(value).any()
+    return pa.array(value).to_pylist() if is_listed else value
 
 
 def _infer_struct(present: Objects, missing: npt.NDArray[np.bool_], like: pa.DataType | None) -> pa.Array:

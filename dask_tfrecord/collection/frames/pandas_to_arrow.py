@@ -6,8 +6,7 @@ rounding of floats is allowed. The module `arrow_to_pandas` converts Arrow table
 
 import datetime
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from numbers import Number
 from typing import Any
@@ -19,10 +18,10 @@ import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
 from pandas.api.types import infer_dtype
 
-from dask_tfrecord.collection.frames.object_arrays import SETS, to_arrow
+from dask_tfrecord.collection.frames.object_arrays import SEQUENCES, SETS, to_arrow
 from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
-from dask_tfrecord.schema.conversion import convert, widened
+from dask_tfrecord.schema.conversion import convert, refuse_rounded, widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.logical_types import (
     innermost,
@@ -111,7 +110,7 @@ def conversion_of(column: "pd.Series[Any]", *, is_dask: bool) -> str:
         return f"pass {given} to keep the shape that all of the arrays have, or {flat}"
     if len(objects) and all(isinstance(value, SETS) for value in objects):
         return f"store the values of each set as a list, with {mapped('sorted')}"
-    if len(objects) and all(isinstance(value, deque | range) for value in objects):
+    if len(objects) and all(isinstance(value, SEQUENCES) for value in objects):
         return f"store the values as lists, with {mapped('list')}"
     if any(map(holds_set, objects)):
         return "replace each set inside the values by a list, such as sorted(the_set)"
@@ -264,13 +263,15 @@ def to_table(
     write_index: bool | None,
     lossy: Lossy = "allow",
     is_dask: bool = False,
+    fitted: Collection[str] = (),
 ) -> pa.Table:
     """Convert a pandas partition to an Arrow table of the planned schema.
 
     Values that pandas considers missing become null. A NaN in an Arrow-backed column or inside a list is a
     value and not a null. If ``write_index`` is True, the index levels become the first columns. With
     ``write_index=False``, the index is dropped. With ``write_index=None``, an index with a name raises, and
-    any other index is dropped. ``is_dask`` has the same meaning as in `type_of`.
+    any other index is dropped. ``is_dask`` has the same meaning as in `type_of`. Columns in
+    ``fitted`` have the type of an existing dataset, so their floats must not be rounded integers.
 
     Raise SchemaError if the columns of the partition differ from the schema, or if a value does not fit its
     column. An error about a value contains the position of the row.
@@ -289,7 +290,10 @@ def to_table(
             f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
             "pass meta= with the columns of the partitions where the collection is made",
         )
-    columns = [_to_arrow(arrays[item.name], frame, item, lossy, is_dask=is_dask) for item in schema.fields]
+    columns = [
+        _to_arrow(arrays[item.name], frame, item, lossy, is_dask=is_dask, is_fitted=item.name in fitted)
+        for item in schema.fields
+    ]
     for item, column in zip(schema.fields, columns, strict=True):
         item.check_categories(column)
     return pa.Table.from_arrays(columns, schema=schema.arrow)
@@ -302,21 +306,21 @@ def _column_arrays(frame: Any) -> dict[str, Any]:
 
 
 def _to_arrow(
-    array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy, *, is_dask: bool
+    array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy, *, is_dask: bool, is_fitted: bool
 ) -> pa.Array | pa.ChunkedArray:
     """Return a pandas column as an Arrow array of the planned type."""
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
             return values
-    return _convert_or_raise(frame[item.name], item, lossy, is_dask=is_dask)
+    return _convert_or_raise(frame[item.name], item, lossy, is_dask=is_dask, is_fitted=is_fitted)
 
 
 def _convert_or_raise(
-    column: "pd.Series[Any]", item: Field, lossy: Lossy, *, is_dask: bool
+    column: "pd.Series[Any]", item: Field, lossy: Lossy, *, is_dask: bool, is_fitted: bool
 ) -> pa.Array | pa.ChunkedArray:
     try:
-        return _convert(column, item.type, lossy)
+        return _convert(column, item.type, lossy, is_fitted=is_fitted)
     except CONVERSION_ERRORS as error:
         advice, remedies = error.advice if isinstance(error, MisfitError) else None, []
         if isinstance(error, RoundedError):
@@ -335,18 +339,20 @@ def _convert_or_raise(
                 advice, remedies = refusal.advice, [*refusal.remedies]
         found = first_misfit(
             f"a value does not fit {item.type}",
-            lambda rows: _convert(column.iloc[:rows], item.type, lossy),
+            lambda rows: _convert(column.iloc[:rows], item.type, lossy, is_fitted=is_fitted),
             len(column),
             error,
         )
         raise found.replaced(advice=advice, remedies=remedies, feature=item.name) from None
 
 
-def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
+def _convert(
+    column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy, *, is_fitted: bool
+) -> pa.Array | pa.ChunkedArray:
     """Convert a pandas column to an Arrow type. Floats are rounded unless ``lossy`` is "raise"."""
     rounded = lossy != "raise"
     if isinstance(column.dtype, pd.SparseDtype):
-        return _convert(dense(column), type_, lossy)
+        return _convert(dense(column), type_, lossy, is_fitted=is_fitted)
     check_dtype(column.dtype)
     if isinstance(column.dtype, pd.ArrowDtype):
         array = column.array.__arrow_array__()  # `__arrow_array__` is 50 times as fast as `pa.array`
@@ -360,11 +366,17 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
     else:
         array = pa.array(column, from_pandas=True)
     if isinstance(array, pa.ChunkedArray):
-        return convert_chunks(array, type_, rounded=rounded)
+        return convert_chunks(array, type_, rounded=rounded, is_fitted=is_fitted)
+    if is_fitted:
+        refuse_rounded(array, type_)
     return convert(array, type_, rounded=rounded)
 
 
-def convert_chunks(column: pa.ChunkedArray, type_: pa.DataType, *, rounded: bool) -> pa.ChunkedArray:
+def convert_chunks(
+    column: pa.ChunkedArray, type_: pa.DataType, *, rounded: bool, is_fitted: bool = False
+) -> pa.ChunkedArray:
+    if is_fitted:
+        refuse_rounded(column, type_)
     return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in column.chunks], type_)
 
 

@@ -3,7 +3,7 @@ Dask.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import methodcaller
 from typing import Any, Protocol, TypeAlias
@@ -210,11 +210,18 @@ class PandasRows:
         return rounded_in_frame(self._frame.iloc[:0], records, write_index=bool(levels))
 
     def tables(
-        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+        self,
+        schema: Schema,
+        lossy: Lossy,
+        splits: Splits | None,
+        levels: Levels,
+        title: str,
+        fitted: Collection[str] = (),
     ) -> Iterator[pa.Table]:
         """Yield all rows as tables of the planned schema.
 
         An error about a value shows ``title`` as its path, and the position of the row in the source.
+        ``fitted`` has the same meaning as in `to_table`.
         """
         sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
         row_bytes = sum(_memory_of(column) for _, column in sample.items()) / max(1, len(sample))
@@ -224,7 +231,9 @@ class PandasRows:
             if splits is not None:
                 part = split_frame(part, splits, first)
             with located(path=title, first=first):
-                table = pandas_to_arrow.to_table(part, schema, write_index=bool(levels), lossy=lossy)
+                table = pandas_to_arrow.to_table(
+                    part, schema, write_index=bool(levels), lossy=lossy, fitted=fitted
+                )
             yield table
 
     def close(self) -> None:
@@ -298,7 +307,13 @@ class ArrowRows:
         return rounded_columns({item.name: item.type for item in self._schema}, records)
 
     def tables(
-        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+        self,
+        schema: Schema,
+        lossy: Lossy,
+        splits: Splits | None,
+        levels: Levels,
+        title: str,
+        fitted: Collection[str] = (),
     ) -> Iterator[pa.Table]:
         first = 0
         for batch in self._batches():
@@ -308,7 +323,10 @@ class ArrowRows:
                 if splits is not None:
                     part = split_table(part, splits, first)
                 with located(path=title, first=first):
-                    columns = [_converted(part[item.name], item, lossy) for item in schema.fields]
+                    columns = [
+                        _converted(part[item.name], item, lossy, is_fitted=item.name in fitted)
+                        for item in schema.fields
+                    ]
                 yield pa.Table.from_arrays(columns, schema=schema.arrow)
                 first += part.num_rows
 
@@ -403,13 +421,13 @@ def _without_payloads(planned: Schema) -> Schema:
     return planned
 
 
-def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.ChunkedArray:
+def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy, *, is_fitted: bool) -> pa.ChunkedArray:
     if column.type == item.type:
         item.check_categories(column)
         return column
     rounded = lossy != "raise"
     try:
-        converted = convert_chunks(column, item.type, rounded=rounded)
+        converted = convert_chunks(column, item.type, rounded=rounded, is_fitted=is_fitted)
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
         type_ = widened(item.type, column.type, is_stored=False) or column.type
@@ -417,7 +435,7 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
         remedies = [ROUND] if isinstance(error, RoundedError) else [] if advice else [wider]
         found = first_misfit(
             f"a value does not fit {item.type}",
-            lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded),
+            lambda rows: convert_chunks(column[:rows], item.type, rounded=rounded, is_fitted=is_fitted),
             len(column),
             error,
         )

@@ -236,7 +236,7 @@ def fixed_columns(schema: Schema, is_append: bool = True) -> Iterator[None]:
 
 def _accepted(remedy: Remedy, schema: Schema) -> list[Remedy]:
     """Return the remedies with which a dataset with the columns ``schema`` accepts the type in ``remedy``."""
-    if remedy.keyword != "schema":
+    if remedy.keyword != "schema" or len(remedy.value) != 1 or not {*remedy.value} <= {*schema.names}:
         return [remedy]
     [(name, type_)] = remedy.value.items()
     known = schema.arrow.field(name).type

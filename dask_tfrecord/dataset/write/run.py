@@ -38,6 +38,7 @@ class WriteRun:
     # fails if another write has since created a newer version and rows would be lost.
     base: int = 0
     appends: bool = False  # True if the columns are those of an existing dataset
+    fitted: frozenset[str] = frozenset()  # the columns whose type the existing dataset has determined
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()  # the names of all columns, in the order in which readers return the columns
     index: Levels = ()

@@ -201,6 +201,23 @@ def test_a_float_that_is_no_integer_of_the_column_raises_with_its_row(
     assert len(read_tfrecord(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_float_that_may_be_a_rounded_integer_raises(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "a"
+    to_tfrecord(frame_of([BIG]), path)
+    day = frame_of([1, None, 2**53 + 1])  # pandas has rounded the last integer
+    with pytest.raises(SchemaError, match=r"may be a rounded integer.* 2\^53; make the column Int64"):
+        to_tfrecord(WAYS[way](day), path, append=True)
+    with (
+        pytest.raises(SchemaError, match=r"record 2: .* may be a rounded integer"),
+        Writer(path) as writer,
+    ):
+        writer.write(day)
+    assert written(tmp_path / "b", frame_of([1]), WAYS[way](frame_of([2**53 - 1, None])))[1] == 2**53 - 1
+    to_tfrecord(WAYS[way](day), path, append=True, schema={"x": "int64"})
+    assert len(read_tfrecord(path)) == 4
+
+
 def test_integers_fit_a_float_column_if_it_holds_them(tmp_path: Path) -> None:
     days = frame_of([1, None]), frame_of([3, 4]), objects(5, None)
     assert written(tmp_path, *days) == [1, None, 3, 4, 5, None]
