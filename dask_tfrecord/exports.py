@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import record_exports
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.dataset.write.transaction import finish_newest
-from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
+from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance, literal
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
@@ -29,14 +29,16 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.feature_maps import stored_fields
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape
+from dask_tfrecord.schema.stored_form import StoredForm
 from dask_tfrecord.schema.tensorflow_schemas import SCHEMA_FILE, TIMES
-from dask_tfrecord.schema.tfds import FEATURES, INFO, Labels
+from dask_tfrecord.schema.tfds import FEATURES, INFO, Labels, class_node, label_file, tree_of
 
 Format = Literal["idx", "tfds", "tfmd"]
 
@@ -52,8 +54,6 @@ _ROLLED = re.compile(r"-\d{5}(?=\.tfrecord$)")
 
 # In protobuf's text format, a string may contain these bytes without an escape.
 _PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
-
-_FEATURES = "tensorflow_datasets.core.features"
 
 
 def export(store: Store, format: Format) -> list[str]:
@@ -111,7 +111,7 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
 def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
     _check_examples(snapshot, "TensorFlow Datasets reads")
     _check_uncompressed(store, snapshot.files, "TensorFlow Datasets")
-    features = {item.name: _tfds_feature(snapshot, item) for item in snapshot.schema.fields}
+    tree = _tfds_tree(snapshot)
     name = re.sub(r"\W+", "_", store.root.rstrip("/").rpartition("/")[2], flags=re.ASCII).strip("_").lower()
     info = {
         "name": name if name[:1].isalpha() else f"dataset_{name}".rstrip("_"),
@@ -120,7 +120,35 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
         "moduleName": "dask_tfrecord",
         "splits": [_tfds_split(name, files) for name, files in _splits(snapshot).items()],
     }
-    return {FEATURES: json.dumps(_tfds_dict(features), indent=1), INFO: json.dumps(info, indent=1)}
+    texts = {FEATURES: json.dumps(tree, indent=1), INFO: json.dumps(info, indent=1)}
+    return texts | _label_files(snapshot)
+
+
+def _label_files(snapshot: Snapshot) -> dict[str, str]:
+    """Return the content of each file with class names."""
+    found = {}
+    for item in snapshot.schema.fields:
+        if item.form is not None and item.form.has_codes and item.form.categories is not None:
+            path = [step for step in _steps(item) if isinstance(step, str)]
+            found[label_file(path)] = "\n".join(item.form.categories.to_pylist())
+    return found
+
+
+def _tfds_tree(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the tree of ``features.json``. A column that TFDS described keeps its description."""
+    described, others = [], []
+    for item in snapshot.schema.fields:
+        if steps := _steps(item):
+            _check_described_nulls(snapshot, item, steps[-1])
+            described.append(steps)
+        else:
+            others.append([item.name, _tfds_feature(snapshot, item)])
+    root = described[0][0] if described else class_node("features_dict.FeaturesDict")
+    try:
+        return tree_of([*described, *([root, *steps] for steps in others)])
+    except KeyError:
+        problem = "a column has the name of a group of columns that TensorFlow Datasets described"
+        raise TFRecordError(problem, "rename the column") from None
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
@@ -173,7 +201,8 @@ def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
     raise TFRecordError(
         f"TensorFlow Datasets needs one numbered series of files for each split, and the split {name!r} "
         f"has others, such as {paths[0]!r} and {paths[-1]!r}",
-        "write the dataset in one run, with colocate=True or without max_rows_per_file= and "
+        ("call compact(), or " if len({*map(parent_of, paths)}) == 1 else "")
+        + "write the dataset in one run, with colocate=True or without max_rows_per_file= and "
         "max_bytes_per_file=",
     )
 
@@ -184,14 +213,13 @@ def _replace_last(pattern: re.Pattern[str], text: str, new: str) -> str:
 
 
 def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
-    return _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
+    return class_node("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
 def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
     """Describe a column, or the field ``name`` of a struct column, for TensorFlow Datasets."""
     if item.form is not None:
-        problem = "the features.json of TensorFlow Datasets describes the column already"
-        raise SchemaError(problem, "keep that file", feature=item.name)
+        return _formed_feature(snapshot, item, item.form)
     if item.is_struct:
         # A record may contain the struct's marker but no values of the struct's fields.
         if all(_nulls(snapshot, leaf) for leaf in item.leaves):
@@ -206,25 +234,66 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
         )
     shape = row_shape(item.type)
     if item.depth and shape is None:
-        leaf = _tfds_leaf(item, [])
-        return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
+        return _tfds_sequence(_tfds_leaf(item, []))
+    _check_no_nulls(snapshot, item)
+    return _tfds_leaf(item, shape or [])
+
+
+def _tfds_sequence(feature: dict[str, Any]) -> dict[str, Any]:
+    return class_node("sequence_feature.Sequence", sequence={"feature": feature, "length": "-1"})
+
+
+def _check_no_nulls(snapshot: Snapshot, item: Field) -> None:
     if nulls := _nulls(snapshot, item):
         problem = f"TensorFlow Datasets has no nulls, and the column {nulls}"
         advice = "fill the nulls, or write the dataset without the column"
         raise SchemaError(problem, advice, feature=item.name)
-    return _tfds_leaf(item, shape or [])
 
 
-def _tfds_leaf(item: Field, shape: list[int]) -> dict[str, Any]:
+def _steps(item: Field) -> list[Any]:
+    """Return the nodes that TFDS described for a column, or an empty list if TFDS has not described it."""
+    if item.form is None or item.form.description is None:
+        return []
+    steps: list[Any] = json.loads(item.form.description)
+    return steps if item.name == "/".join(one for one in steps if isinstance(one, str)) else []
+
+
+def _check_described_nulls(snapshot: Snapshot, item: Field, leaf: dict[str, Any]) -> None:
+    """Raise SchemaError if a column may have nulls that TFDS would not read as nulls.
+
+    A record without a list has an empty list, and a class label has a number for null. A column that is not
+    optional has no nulls.
+    """
+    form = item.form
+    is_optional = any(isinstance(content, dict) and content.get("optional") for content in leaf.values())
+    if form is None or is_optional or form.lengths or None in form.shape or form.has_codes:
+        return
+    if form.is_optional:
+        _check_no_nulls(snapshot, item)
+
+
+def _formed_feature(snapshot: Snapshot, item: Field, form: StoredForm) -> dict[str, Any]:
+    """Describe a column that is stored in several features, or with a shape."""
+    if form.partitions or form.value_feature not in (None, item.name) or form.spellings or "/" in item.name:
+        raise SchemaError(
+            "TensorFlow Datasets cannot read the features in which the column is stored",
+            f'write the dataset with schema={literal({item.name: item.type})} and record_type="example"',
+            feature=item.name,
+        )
+    if not form.lengths and None not in form.shape:
+        _check_no_nulls(snapshot, item)
+    feature = _tfds_leaf(item, form.shape)
+    for _ in form.lengths:
+        feature = _tfds_sequence(feature)
+    return feature
+
+
+def _tfds_leaf(item: Field, shape: Sequence[int | None]) -> dict[str, Any]:
     if item.kind == "string" and not shape:
-        return _tfds("text_feature.Text", text={})
-    dimensions = {"dimensions": list(map(str, shape))} if shape else {}
+        return class_node("text_feature.Text", text={})
+    dimensions = {"dimensions": ["-1" if size is None else str(size) for size in shape]} if shape else {}
     kind = "tensor_feature.Tensor" if shape else "scalar.Scalar"
-    return _tfds(kind, tensor={"shape": dimensions, "dtype": _dtype(item), "encoding": "none"})
-
-
-def _tfds(kind: str, **content: Any) -> dict[str, Any]:
-    return {"pythonClassName": f"{_FEATURES}.{kind}", **content}
+    return class_node(kind, tensor={"shape": dimensions, "dtype": _dtype(item), "encoding": "none"})
 
 
 def _dtype(item: Field) -> str:

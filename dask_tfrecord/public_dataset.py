@@ -273,7 +273,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
             "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
             TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
-            dataset. TensorFlow Datasets reads dates and times as integers.
+            dataset. TensorFlow Datasets reads dates and times as integers. Columns that were read from a
+            directory of TensorFlow Datasets keep their feature classes and class names.
 
             "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
 

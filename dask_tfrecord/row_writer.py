@@ -180,7 +180,10 @@ class Writer:
         self._record_type = requests.written_type(record_type, self._rare)
         self._limit = requests.commit_every_limit(commit_every)
         self._adds_columns = requests.schema_change_mode(schema_change, "append")
-        self._given = given_types(arguments.arrow_schema(schema))
+        schema = arguments.arrow_schema(schema)
+        # Unlike the types, an Arrow schema contains the stored forms of columns.
+        self._schema = schema if isinstance(schema, pa.Schema) else None
+        self._given = given_types(schema)
         self._columnar = columnar
 
         self._store = destination(path, storage_options, filesystem)
@@ -457,7 +460,8 @@ class Writer:
 
     def _planned(self, found: Snapshot) -> WriteRun:
         schema, order, index = found.schema, found.columns.names, found.index or ()
-        given = [item for item in self._given.items() if item[0] not in found.partition_on]
+        known = {*found.partition_on, *(item.name for item in schema.fields if item.form is not None)}
+        given = [item for item in self._given.items() if item[0] not in known]
         if self._adds_columns and given:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
             schema = append_schema.merged_schema(found, columns, found.partitioning, index, adds_columns=True)
@@ -467,7 +471,13 @@ class Writer:
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
         """Plan how to append rows to a directory without a snapshot. The first rows determine the columns."""
         keys, levels = self._keys or [], source.levels(None)
-        planned = requests.with_feature_lists(source.plan(self._given, record_type, keys, levels), self._rare)
+        given = self._given if self._schema is None else self._schema
+        existing = Existing.of(append_schema.existing_columns(self._store, None), adds_columns=False)
+        if existing.fields:  # convert the rows to the types of the described columns
+            types = {name: item.type for name, item in existing.fields.items() if name in source.columns}
+            given = types | self._given
+        planned = source.plan(given, record_type, keys, levels, existing)
+        planned = requests.with_feature_lists(planned, self._rare)
         records = planned.select(name for name in planned.names if name not in keys)
         partitioning = planned.select(keys).fields
         append_schema.check_existing_data(self._store, records, partitioning, levels)

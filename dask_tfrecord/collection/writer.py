@@ -33,7 +33,7 @@ from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
-from dask_tfrecord.dataset.write.append_schema import check_existing_data, fixed_columns
+from dask_tfrecord.dataset.write.append_schema import check_existing_data, existing_columns, fixed_columns
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     destination,
@@ -135,10 +135,13 @@ def to_tfrecord(
         changed. TensorFlow can read only files that are uncompressed or compressed with "gzip" or "zlib".
         Pass the codec of the files to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record. Lists of lists require ``record_type="sequence_example"``.
-        ``record_type="bytes"`` requires one binary column, whose values are stored unchanged as records.
+        The type of the message in each record. "sequence_example" stores lists of lists in feature lists.
+        "example" stores nested lists flat, with the lengths of inner lists in other features, as TensorFlow
+        Datasets does. ``record_type="bytes"`` requires one binary column, whose values are stored unchanged
+        as records.
 
-        "infer" selects "example", with two exceptions for rows from `read_tfrecord`. If the records were read
+        "infer" selects "example", with two exceptions for rows from `read_tfrecord`. "infer" raises for
+        nested lists that do not come from `read_tfrecord`. If the records were read
         as bytes, a single binary column is written as bytes. Columns that were read from feature lists are
         written as sequence examples. The option ``feature_lists`` selects "sequence_example", too.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
@@ -146,6 +149,10 @@ def to_tfrecord(
         determine a type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type
         of NumPy, pandas or Python. If the type cannot hold a value exactly, the write raises `SchemaError`
         and names the row.
+
+        A column from `read_tfrecord` is stored in the features from which it was read. A Schema or an Arrow
+        schema of a dataset, such as ``open_dataset(path).schema``, also sets how that dataset stores the
+        columns. A type in a mapping replaces the form in which a column was read.
 
         Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
         that it has in the Parquet files. For any other object column, the write computes one partition after
@@ -384,7 +391,7 @@ def to_tfrecord(
 
         levels = rows.levels(write_index)
         wanted = requests.written_type(record_type, rare)
-        columns = newest.columns if newest is not None and mode in ("append", "partitions") else None
+        columns = existing_columns(store, newest) if mode in ("append", "partitions") else None
         known = Existing.of(columns, adds_columns=adds_columns)
         planned = requests.with_feature_lists(rows.plan(schema, wanted, keys, levels, known), rare)
         partition_fields = planned.select(keys).fields

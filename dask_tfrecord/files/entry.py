@@ -249,15 +249,18 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows in ``parts`` is one file. A column gets no statistics if its stored values differ from
-    its values in a table, for example class numbers instead of class names. The statistics of struct fields
-    have names such as "a/b".
+    Each range of rows in ``parts`` is one file. A column gets only the number of its nulls if its stored
+    values differ from its values in a table. A class label, whose nulls are class numbers, gets no
+    statistics. The statistics of struct fields have names such as "a/b".
     """
     if not parts or not schema.fields:
         return [()] * files
     of_features = dict(zip(schema.columns, zip(*parts, strict=True), strict=True))
-    plain = [item for item in schema.leaves if item.form is None or item.form.is_plain]
-    columns = [_column_statistics(item, of_features[item.column]) for item in plain]
+    columns = [
+        _column_statistics(item, of_features[item.column])
+        for item in schema.leaves
+        if item.form is None or not (item.form.has_codes or item.form.stores_shapes)
+    ]
     return list(zip(*columns, strict=True)) if columns else [()] * files
 
 
@@ -298,6 +301,10 @@ def _merged(name: str, found: Sequence[ColumnStatistics], counts: Sequence[int])
 def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[ColumnStatistics]:
     nulls, least, greatest = (list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True))
     name, nothing = repeat(column.name), repeat(None)
+    if column.form is not None and not column.form.is_plain:
+        # An absent list that is not optional is an empty list, not a null.
+        counts = nulls if column.form.is_optional else repeat(0, len(nulls))
+        return map(ColumnStatistics, name, nothing, nothing, counts)
     if column.depth:
         return map(ColumnStatistics, name, nothing, nothing, nulls, least, greatest)
     if column.type not in _PLAIN_TYPES:

@@ -18,6 +18,8 @@ import pyarrow as pa
 from dask_tfrecord.codec import KIND_TYPES, Column, Kind, RecordType, nested
 from dask_tfrecord.errors import Remedy, SchemaError, check_instance, did_you_mean
 from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.form_encoding import encode, merged_values
+from dask_tfrecord.schema.form_transport import form_metadata
 from dask_tfrecord.schema.logical_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.names import check_names, name_list
 from dask_tfrecord.schema.storage_values import (
@@ -34,6 +36,7 @@ from dask_tfrecord.schema.storage_values import (
     without_steps,
 )
 from dask_tfrecord.schema.stored_form import StoredForm
+from dask_tfrecord.schema.struct_types import of_structs
 
 Lossy = Literal["warn", "allow", "raise"]
 
@@ -183,22 +186,16 @@ class Field:
         """The first feature that stores the column."""
         return self.features[0]
 
-    def with_field_types(self, types: Mapping[str, pa.DataType]) -> Self:
-        """Return the column with new types for some fields of the struct.
-
-        ``types`` maps names of fields, such as "a/b", to types.
-        """
-        if self.name in types:
-            return replace(self, type=types[self.name])
-        if not self.is_struct:
-            return self
-        found = (child.with_field_types(types).type for child in self.children)
-        fields = (item.with_type(type_) for item, type_ in zip(self.type, found, strict=True))
-        return replace(self, type=pa.struct(list(fields)))
-
     def of_struct(self, error: SchemaError) -> SchemaError:
         """Copy the error of a struct field, and suggest the type of the whole struct in its remedies."""
-        return error.replaced(remedies=of_structs(error.remedies, [self]))
+        return error.replaced(
+            remedies=of_structs(error.remedies, {self.name: self.type} if self.is_struct else {})
+        )
+
+    @property
+    def travelling_form(self) -> StoredForm | None:
+        """The form that rows in memory keep, so that a write of the rows restores it."""
+        return None if self.is_feature_list else self.form
 
     @property
     def is_required(self) -> bool:
@@ -208,13 +205,19 @@ class Field:
     @property
     def lossy(self) -> bool:
         """True if storing values of the column rounds them to 32-bit floats."""
-        return is_lossy(self.type)
+        return is_lossy(self.type) and (self.form is None or self.form.encoding == "none")
 
     def to_features(self, array: pa.Array, *, lossy: Lossy) -> list[pa.Array]:
         """Convert values of the column to one array of stored values for each feature of the column."""
-        if not self.is_struct:
+        if not self.is_struct and self.form is None:
             return [self.store(array, lossy=lossy)]
         self._check_type(array)
+        if self.form is not None:
+            try:
+                stored = encode(self.form, array, exact=lossy == "raise")
+                return [in_steps(stored[0], self.form.step_size)] if self.is_feature_list else stored
+            except _CAST_ERRORS as error:
+                raise self._error(error, "to_tfrecord") from None
         of_fields = zip(self.children, array.flatten(), strict=True)
         try:
             stored = [one for item, values in of_fields for one in item.to_features(values, lossy=lossy)]
@@ -231,7 +234,7 @@ class Field:
         try:
             self._check_categories(array)
             stored = store(array, exact=lossy == "raise")
-            return in_steps(stored) if self.is_feature_list else stored
+            return in_steps(stored, 1) if self.is_feature_list else stored
         except _CAST_ERRORS as error:
             raise self._error(error, "to_tfrecord") from None
 
@@ -298,34 +301,13 @@ class Field:
             problem = f"pyarrow {pa.__version__} cannot convert {self.type}: {error}"
             return SchemaError(problem, feature=self.name)
         remedies = [ROUND] if isinstance(error, RoundedError) else []
-        if self.form is not None:
+        if self.form is not None and function == "read_tfrecord":
             types = {one.name: nested(KIND_TYPES[one.kind], one.depth) for one in self.features}
             remedies = [Remedy("schema", types, "read the stored values")]
         elif error.wider is not None:
             remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
         found = SchemaError(error.problem, error.advice, *remedies, feature=self.name, function=function)
         return found.replaced(record=error.row)
-
-
-def of_structs(remedies: Iterable[Remedy], fields: Iterable[Field]) -> list[Remedy]:
-    """Let remedies suggest types of whole structs, because ``schema=`` accepts no types of single fields."""
-    columns = {one.name: item for item in fields if item.is_struct for one in item.family}
-    return [
-        remedy._replace(value=_of_columns(remedy.value, columns)) if remedy.keyword == "schema" else remedy
-        for remedy in remedies
-    ]
-
-
-def _of_columns(types: Mapping[str, pa.DataType | None], columns: Mapping[str, Field]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, type_ in types.items():
-        if (column := columns.get(name)) is None:
-            found[name] = type_
-        else:
-            given = {one: types[one] for one in types if columns.get(one) is column}
-            is_left_out = None in given.values()
-            found[column.name] = None if is_left_out else column.with_field_types(given).type
-    return found
 
 
 def feature_text(item: Field) -> str:
@@ -457,8 +439,12 @@ class Schema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema with the names and the logical types of the columns."""
-        return pa.schema([(item.name, item.type) for item in self.fields])
+        """The Arrow schema with the names and the logical types of the columns.
+
+        The metadata of a column with a `StoredForm` contains the form, so that a write can restore it.
+        """
+        forms = ((item, form_metadata(item.travelling_form)) for item in self.fields)
+        return pa.schema([pa.field(item.name, item.type, metadata=metadata) for item, metadata in forms])
 
     def select(self, names: Iterable[str]) -> Self:
         """Return a schema with only the named columns, in the given order.
@@ -531,9 +517,15 @@ class Schema:
             raise SchemaError(
                 f"the columns are {name_list(batch.schema.names)} instead of {name_list(self.names)}"
             )
-        pairs = zip(self.fields, batch.columns, strict=True)
-        stored = [one for item, array in pairs for one in item.to_features(array, lossy=lossy)]
-        return pa.RecordBatch.from_arrays(stored, names=[feature.name for feature in self.columns])
+        stored: dict[Column, pa.Array] = {}
+        for item, array in zip(self.fields, batch.columns, strict=True):
+            for feature, values in zip(item.features, item.to_features(array, lossy=lossy), strict=True):
+                merged = merged_values(stored.get(feature, values), values)
+                if merged is None:
+                    problem = f"another column stores other values in the same feature {feature.name!r}"
+                    raise SchemaError(problem, "drop one of the columns", feature=item.name)
+                stored[feature] = merged
+        return pa.RecordBatch.from_arrays([*stored.values()], names=[feature.name for feature in stored])
 
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a decoded batch from storage types to logical types. This method is the inverse of
@@ -569,7 +561,8 @@ class Schema:
         stream without rows, encoded as base64 text.
         """
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.arrow) as writer:
+        types = pa.schema([(item.name, item.type) for item in self.fields])
+        with pa.ipc.new_stream(sink, types) as writer:
             writer.write_batch(self.no_rows())
         columns = [
             {
@@ -671,14 +664,20 @@ def _check_depth(item: Field, record_type: RecordType) -> None:
 
 
 def check_features(fields: Sequence[Field]) -> None:
-    """Raise SchemaError if two columns, or two fields of structs, would be stored in the same feature."""
-    if not any(item.is_struct for item in fields):  # without structs, each feature has the name of its column
+    """Raise SchemaError if two columns, or two fields of structs, would be stored in the same feature.
+
+    A column with a `StoredForm` may share a feature with other columns.
+    """
+    # Without structs and forms, each feature has the name of its column.
+    if not any(item.is_struct or item.form is not None for item in fields):
         return
-    counts = Counter(one.name for item in fields for one in item.features)
+    shared = {feature for item in fields if item.form is not None for feature in item.features}
+    features = [feature for item in fields if item.form is None for feature in item.features]
+    counts = Counter(one.name for one in (*features, *shared.difference(features)))
     for name in (name for name, count in counts.items() if count > 1):
         raise SchemaError(
             "two columns or fields have the name of this feature, because the field of a struct is stored as "
-            "column/field",
+            "column/field, and a column that another library described in several features",
             "rename one of the columns or fields",
             feature=name,
         )

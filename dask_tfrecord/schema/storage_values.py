@@ -209,11 +209,12 @@ def _store_list(lists: pa.Array, *, exact: bool) -> pa.Array:
     return _make_list(type_, offsets, stored, lists.is_null())
 
 
-def in_steps(lists: pa.Array) -> pa.Array:
-    """Convert stored lists to lists of lists, which feature lists store. Each step has one value."""
+def in_steps(lists: pa.Array, size: int) -> pa.Array:
+    """Convert stored lists to lists of lists, which feature lists store. Each step has ``size`` values."""
     values = lists.flatten()
-    steps = pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), values)
-    return _make_list(pa.list_(steps.type), list_offsets(lists), steps, lists.is_null())
+    edges = np.arange(0, len(values) + size, size)
+    steps = pa.ListArray.from_arrays(pa.array(edges, pa.int32()), values)
+    return _make_list(pa.list_(steps.type), list_offsets(lists) // size, steps, lists.is_null())
 
 
 def without_steps(lists: pa.Array, size: int) -> pa.Array:

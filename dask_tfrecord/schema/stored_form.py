@@ -9,7 +9,7 @@ schemas of TensorFlow Metadata, name the features that store the values and the 
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column, Kind
+from dask_tfrecord.schema.conversion import same_layout, widened
 from dask_tfrecord.schema.logical_types import arrow_type, is_list, kind_and_depth
 from dask_tfrecord.schema.storage_values import MisfitError, list_offsets, load
 
@@ -87,6 +88,9 @@ class StoredForm:
         One element for each of `lengths` except the first: the feature that divides the values into
         sequences, or None if all sequences have the same length. If ``partitions`` is empty, the features
         have the names that TFDS uses.
+    description : str, optional
+        The nodes of ``features.json`` from the root to the column, as JSON text (see `tfds.tree_of`). Forms
+        that differ only in ``description`` are equal.
     """
 
     value_type: pa.DataType
@@ -98,6 +102,7 @@ class StoredForm:
     spellings: tuple[str, str] | None = None
     value_feature: str | None = None
     partitions: tuple[RowPartition | None, ...] = ()
+    description: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         found = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -117,6 +122,7 @@ class StoredForm:
             tuple(value["spellings"]) if value.get("spellings") else None,
             value.get("value_feature"),
             tuple(one and RowPartition(*one) for one in value.get("partitions", ())),
+            value.get("description"),
         )
 
     @property
@@ -127,6 +133,25 @@ class StoredForm:
         return is_scalar and not is_other and self.value_feature is None
 
     @property
+    def is_like_none(self) -> bool:
+        """True if a column without a `StoredForm` is stored and described in the same way."""
+        return self.is_plain and self.description is None
+
+    @property
+    def of_new_column(self) -> "StoredForm | None":
+        """The form in which a new dataset stores a column that was read in this form.
+
+        A new dataset has no reader that relies on a value in each record, so nulls are allowed.
+        """
+        return None if self.is_like_none else replace(self, is_optional=True)
+
+    def fits(self, type_: pa.DataType) -> bool:
+        """Return True if a column of type ``type_`` can have this form. A conversion checks the sizes of
+        lists.
+        """
+        return _fits(self.type, type_)
+
+    @property
     def has_codes(self) -> bool:
         """True if the stored values are class numbers, and the class names are known."""
         return self.categories is not None and pa.types.is_integer(self.value_type)
@@ -134,7 +159,7 @@ class StoredForm:
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of the column."""
-        if self._stores_shapes:
+        if self.stores_shapes:
             shapes = pa.list_(pa.int32(), len(self.shape))
             tensor = pa.struct({"data": pa.list_(self.value_type), "shape": shapes})
         elif self.categories is None:
@@ -144,7 +169,7 @@ class StoredForm:
         return _nested_type(tensor, self.lengths)
 
     @property
-    def _stores_shapes(self) -> bool:
+    def stores_shapes(self) -> bool:
         """True if a second feature stores the shapes of the tensors, because the sizes of several dimensions
         are unknown.
         """
@@ -163,7 +188,7 @@ class StoredForm:
     def columns(self, name: str) -> tuple[Column, ...]:
         """Return the features that store the column ``name``, as `Column` objects for the kernel."""
         name = self.value_feature or name
-        if self._stores_shapes:
+        if self.stores_shapes:
             return (*self._features(f"{name}/value", "bytes"), *self._features(f"{name}/shape", "int64", 1))
         if self.encoding != "none" or self.spellings is not None:
             return self._features(name, "bytes", int(bool(self.shape) and self.encoding == "none"))
@@ -203,7 +228,7 @@ class StoredForm:
     def _load(self, arrays: Sequence[pa.Array]) -> pa.Array:
         stored, per_row = _flattened(arrays[0])
         shapes = None
-        if self._stores_shapes:
+        if self.stores_shapes:
             shapes, sizes = _flattened(arrays[len(arrays) // 2])
             rank = len(self.shape)
             _check(sizes == per_row * rank, lambda row: f"{per_row[row]} tensors have {sizes[row]} sizes")
@@ -293,6 +318,16 @@ class StoredForm:
                 raise error.in_list(edges) from None
             per_row = counts
         return _nested(items, per_row, self.lengths[:1])
+
+
+def _fits(form: pa.DataType, type_: pa.DataType) -> bool:
+    while is_list(form) and is_list(type_):
+        form, type_ = form.value_type, type_.value_type
+    if pa.types.is_dictionary(form) or pa.types.is_dictionary(type_):
+        return same_layout(form, type_)
+    if pa.types.is_struct(form) and pa.types.is_struct(type_) and form.names == type_.names:
+        return all(_fits(one.type, other.type) for one, other in zip(form, type_, strict=True))
+    return bool(widened(form, type_, numbers=False) == form)
 
 
 def _check(are_valid: npt.NDArray[np.bool_], problem: Callable[[int], str]) -> None:

@@ -8,7 +8,7 @@ define the format. ``features.json`` names Python classes, but this module impor
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -80,12 +80,14 @@ class Leaf(NamedTuple):
     """A leaf in the feature tree of ``features.json``.
 
     ``path`` contains the names from the root to the leaf. ``form`` is None if the class or the dtype of the
-    feature is unknown. ``classes`` is the number of classes of a class label.
+    feature is unknown. ``classes`` is the number of classes of a class label. ``steps`` are the nodes from
+    the root to the leaf, without their children. The name of a child follows each dict of features.
     """
 
     path: tuple[str, ...]
     form: StoredForm | None
     classes: int | None = None
+    steps: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -93,41 +95,105 @@ class Leaf(NamedTuple):
 
 
 def leaves(
-    node: Mapping[str, Any], path: tuple[str, ...] = (), lengths: tuple[Size, ...] = ()
+    node: Mapping[str, Any],
+    path: tuple[str, ...] = (),
+    lengths: tuple[Size, ...] = (),
+    steps: tuple[Any, ...] = (),
 ) -> Iterator[Leaf]:
     """Yield the leaves below a feature in ``features.json``.
 
-    ``lengths`` are the lengths of the sequences around the feature.
+    ``lengths`` are the lengths of the sequences around the feature. ``steps`` are the nodes from the root to
+    the parent of the feature.
     """
     key, content = _content(node)
     if key == "featuresDict":
+        own: dict[str, Any] = {"pythonClassName": _class_of(node)}
         for name, child in content.get("features", {}).items():
-            yield from leaves(child, (*path, name), lengths)
+            yield from leaves(child, (*path, name), lengths, (*steps, own, name))
     elif key == "sequence":
-        yield from leaves(content["feature"], path, (*lengths, _size(content.get("length"))))
-    elif key == "video":
-        frames, *_ = _shape(content)
-        yield Leaf(path, StoredForm(pa.binary(), lengths=(*lengths, frames)))
+        size = _size(content.get("length"))
+        own = {"pythonClassName": _class_of(node), key: {"length": _size_text(size)}}
+        yield from leaves(content["feature"], path, (*lengths, size), (*steps, own))
     elif key == "translation":
-        is_variable = content.get("variableLanguagesPerExample") or _class_of(node).endswith(
-            "VariableLanguages"
-        )
-        names = ("language", "translation") if is_variable else sorted(content["languages"])
-        around = (*lengths, None) if is_variable else lengths
-        for name in names:
-            yield Leaf((*path, name), StoredForm(_TEXT, lengths=around))
-    elif key == "classLabel":
-        yield Leaf(path, StoredForm(pa.int64(), lengths=lengths), int(content.get("numClasses") or 0))
-    elif key == "text":
-        yield Leaf(path, StoredForm(_TEXT, lengths=lengths))
-    elif key == "image" or (key == "audio" and content.get("lazyDecode")):
-        yield Leaf(path, StoredForm(pa.binary(), lengths=lengths))
-    elif key == "boundingBox":
-        yield Leaf(path, StoredForm(pa.float32(), (4,), lengths))
-    elif key in ("tensor", "audio"):
-        yield Leaf(path, _tensor(content, lengths))
+        yield from _translations(node, content, path, lengths, steps)
     else:
-        yield Leaf(path, None)
+        form, classes = _leaf_form(key, content, lengths)
+        yield Leaf(path, form, classes, (*steps, _described_leaf(node, key, content)))
+
+
+def _leaf_form(
+    key: str, content: Mapping[str, Any], lengths: tuple[Size, ...]
+) -> tuple[StoredForm | None, int | None]:
+    """Return the form of a leaf, and the number of classes of a class label."""
+    if key == "video":
+        frames, *_ = _shape(content)
+        return StoredForm(pa.binary(), lengths=(*lengths, frames)), None
+    if key == "classLabel":
+        return StoredForm(pa.int64(), lengths=lengths), int(content.get("numClasses") or 0)
+    if key == "text":
+        return StoredForm(_TEXT, lengths=lengths), None
+    if key == "image" or (key == "audio" and content.get("lazyDecode")):
+        return StoredForm(pa.binary(), lengths=lengths), None
+    if key == "boundingBox":
+        return StoredForm(pa.float32(), (4,), lengths), None
+    return (_tensor(content, lengths) if key in ("tensor", "audio") else None), None
+
+
+def _translations(
+    node: Mapping[str, Any],
+    content: Mapping[str, Any],
+    path: tuple[str, ...],
+    lengths: tuple[Size, ...],
+    steps: tuple[Any, ...],
+) -> Iterator[Leaf]:
+    """Yield a leaf of text for each feature of a translation, which TFDS stores like a dict of texts."""
+    is_variable = content.get("variableLanguagesPerExample") or _class_of(node).endswith("VariableLanguages")
+    names = ("language", "translation") if is_variable else sorted(content["languages"])
+    if is_variable:
+        lengths = (*lengths, None)
+        steps = (*steps, class_node("sequence_feature.Sequence", sequence={"length": "-1"}))
+    text, group = class_node("text_feature.Text", text={}), class_node("features_dict.FeaturesDict")
+    for name in names:
+        around = (*steps, group, name, text)
+        yield Leaf((*path, name), StoredForm(_TEXT, lengths=lengths), None, around)
+
+
+def class_node(kind: str, **content: Any) -> dict[str, Any]:
+    """Return a node of ``features.json`` for a class of TFDS, such as "scalar.Scalar"."""
+    return {"pythonClassName": f"tensorflow_datasets.core.features.{kind}", **content}
+
+
+def _described_leaf(node: Mapping[str, Any], key: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the node of a leaf in the form of TFDS 4.4 and newer."""
+    if "content" not in node:
+        return dict(node)
+    shape = {"dimensions": [*map(_size_text, _shape(content))]} if "shape" in content else None
+    known = {name: value for name, value in content.items() if value is not None and name != "shape"}
+    return {"pythonClassName": _class_of(node), key: known | ({"shape": shape} if shape else {})}
+
+
+def _size_text(size: Size) -> str:
+    return "-1" if size is None else str(size)
+
+
+def tree_of(columns: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Merge the ``steps`` of leaves to one tree of nodes. Raise KeyError with the name of a node that has two
+    descriptions.
+    """
+    node, *rest = columns[0]
+    if not rest:
+        if len(columns) > 1:
+            raise KeyError
+        return dict(node)
+    if not isinstance(rest[0], str):
+        inner = [steps[1:] for steps in columns]
+        return {**node, "sequence": {**node["sequence"], "feature": tree_of(inner)}}
+    children: dict[str, list[Sequence[Any]]] = {}
+    for steps in columns:
+        if len(steps) < 3 or not isinstance(steps[1], str):
+            raise KeyError
+        children.setdefault(steps[1], []).append(steps[2:])
+    return {**node, "featuresDict": {"features": {name: tree_of(one) for name, one in children.items()}}}
 
 
 def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
@@ -154,7 +220,7 @@ def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     # Before version 4.4, TFDS stored the name of a feature's class, and sometimes the name of the feature's
     # protobuf message.
     message = str(node.get("proto_cls") or "").rpartition(".")[2]
-    names = (name.removesuffix("Feature") for name in (message, _class_of(node)))
+    names = (name.removesuffix("Feature") for name in (message, _class_of(node).rpartition(".")[2]))
     key = next((_KEYS[name] for name in names if name in _KEYS), "")
     content = node["content"]
     if not isinstance(content, Mapping):
@@ -167,7 +233,12 @@ def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _class_of(node: Mapping[str, Any]) -> str:
-    return str(node.get("pythonClassName") or node.get("type") or "").rpartition(".")[2]
+    return str(node.get("pythonClassName") or node.get("type") or "")
+
+
+def label_file(path: Sequence[str]) -> str:
+    """Return the name of the file with the class names of a label."""
+    return f"{'-'.join(path).replace('/', '.')}{LABELS}"
 
 
 def _shape(content: Mapping[str, Any]) -> tuple[Size, ...]:
@@ -210,7 +281,11 @@ def described_columns(
     counts = Counter(leaf.name for leaf in found)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise SchemaError("the description has two features with this name", feature=repeated[0])
-    forms = {leaf.name: leaf.form for leaf in found if leaf.form is not None}
+    forms = {
+        leaf.name: replace(leaf.form, description=json.dumps(leaf.steps))
+        for leaf in found
+        if leaf.form is not None
+    }
     for leaf in found:
         if leaf.classes is not None and labels == "names" and is_requested(leaf.name):
             forms[leaf.name] = replace(forms[leaf.name], categories=_class_names(read, leaf))
@@ -219,7 +294,7 @@ def described_columns(
 
 def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
     """Return the class names of a label, or None if not every class has a distinct name."""
-    name = f"{'-'.join(leaf.path).replace('/', '.')}{LABELS}"
+    name = label_file(leaf.path)
     try:
         lines = read(name).decode().split("\n")
     except FileNotFoundError:

@@ -116,7 +116,7 @@ CASES: list[tuple[Any, Any, dict[str, Any], str, list[Any]]] = [
         "record 1: .* different",
         [{"a": 1, "b": 2}, {"a": 2, "b": None}],
     ),
-    (pa.array([[[1], []]]), None, {"record_type": "example"}, "nests lists deeper", [[[1], []]]),
+    (pa.array([[[1], []]]), None, {}, "nests lists deeper", [[[1], []]]),
     (pd.Categorical([300]), None, schema_of(pa.dictionary(pa.int32(), pa.int8())), "categories", [300]),
 ]
 

@@ -42,7 +42,9 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.form_transport import forms_in_attrs
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
+from dask_tfrecord.schema.stored_form import StoredForm
 
 # Expressions that select columns or rows, or move rows between partitions, without changing a value.
 _VALUE_PRESERVING = (
@@ -79,12 +81,30 @@ def _read_schemas(ddf: DataFrame) -> list[Schema]:
     return [read.dataset.schema for read in ddf.expr.find_operations(ReadTFRecord)]
 
 
-def nested_record_type(ddf: DataFrame) -> RecordType:
-    """Return "sequence_example" if a column has the name of a column that was read from a feature list."""
-    schemas = _read_schemas(ddf)
-    nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
-    nested |= {item.name for schema in schemas for item in schema.fields if item.is_feature_list}
-    return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
+def nested_record_type(ddf: DataFrame) -> RecordType | None:
+    """Return the record type of the read columns of nested lists, or of feature lists, that the collection
+    has.
+
+    Return "sequence_example" if columns were read from both record types, and None if there are none.
+    """
+    found = {
+        schema.record_type
+        for schema in _read_schemas(ddf)
+        for item in schema.fields
+        if (item.depth > 1 or item.is_feature_list) and item.name in ddf.columns
+    }
+    return max(found, default=None)
+
+
+def read_forms(ddf: DataFrame) -> dict[str, StoredForm]:
+    """Return the forms of the read columns whose names the collection has.
+
+    The meta has the forms if a computation, such as persist(), has replaced the read.
+    """
+    schemas = reversed(_read_schemas(ddf))
+    read = {item.name: item.form for schema in schemas for item in schema.fields if item.form is not None}
+    forms = {**forms_in_attrs(ddf._meta.attrs), **read}
+    return {name: form for name, form in forms.items() if name in ddf.columns}
 
 
 def with_feature_lists(ddf: DataFrame, planned: Schema) -> Schema:

@@ -20,6 +20,7 @@ from dask_tfrecord.collection.frames.schema_plan import (
     NEW_DATASET,
     Existing,
     GivenTypes,
+    chosen_forms,
     plan_schema,
     rounded_in_frame,
     text_columns,
@@ -277,6 +278,7 @@ class CollectionRows:
             known=lineage.lost_types(self._ddf),
             existing=existing,
             converted=lineage.converted_columns(self._ddf),
+            forms=chosen_forms(lineage.read_forms(self._ddf), schema, existing, record_type),
         )
         planned = lineage.with_feature_lists(self._ddf, planned)
         return planned if record_type else lineage.with_bytes_records(self._ddf, planned, keys)

@@ -13,6 +13,7 @@ from dask_tfrecord.collection.frames.object_arrays import Objects, object_array
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.schema.dtypes import dtype_of, nullable_dtype_of
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.form_transport import ATTRIBUTE, forms_text
 from dask_tfrecord.schema.logical_types import innermost, is_binary, is_list, is_text
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
@@ -41,7 +42,8 @@ def to_pandas(
     ``schema`` lists the columns in table order. ``row_ranges`` contains the ranges of integers that form the
     index, as pairs of a start and an exclusive stop. Without ``row_ranges``, the index counts from 0.
     ``dtypes`` maps each column that is not Arrow-backed to a dtype name that `dtype_name` returned. For a
-    column in `numpy_names`, the dtype name may be `NUMPY`, which selects the NumPy dtype.
+    column in `numpy_names`, the dtype name may be `NUMPY`, which selects the NumPy dtype. The attributes of
+    the DataFrame contain the stored forms of columns.
 
     Raise SchemaError if a column with a NumPy dtype contains a null that the dtype cannot hold, or a value
     that NumPy interprets as NaT.
@@ -73,6 +75,8 @@ def to_pandas(
         scalars = pa.table(numbers).to_pandas(types_mapper=_string_dtype)
         others = pd.DataFrame(objects, frame.index, dtype=object)
         frame = pd.concat([frame, scalars, others], axis=1)[schema.names] if arrays or objects else scalars
+    if text := forms_text({item.name: item.travelling_form for item in schema.fields}):
+        frame.attrs[ATTRIBUTE] = text
     if row_ranges is not None:
         frame.index = pd.Index(np.concatenate([np.arange(start, stop) for start, stop in row_ranges]))
     return frame

@@ -24,9 +24,11 @@ from dask_tfrecord.errors import Remedy, SchemaError, did_you_mean, literal, war
 from dask_tfrecord.schema.conversion import convert, fitting, may_widen, widened
 from dask_tfrecord.schema.dtypes import dtype_name
 from dask_tfrecord.schema.fields import Field, Schema, check_features
+from dask_tfrecord.schema.form_transport import Forms, form_of_nested, forms_in_schema
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
 from dask_tfrecord.schema.names import check_names
 from dask_tfrecord.schema.storage_values import MisfitError
+from dask_tfrecord.schema.stored_form import StoredForm
 
 Types = Mapping[str, Any]
 GivenTypes: TypeAlias = Types | pa.Schema | None
@@ -54,7 +56,7 @@ class Existing:
         """Return the type to which rows of the type ``rows`` are converted, or None if they do not fit."""
         if name not in self.fields:
             return rows
-        existing, numbers = self.fields[name].type, self.adds_columns
+        existing, numbers = self.fields[name].type, self.adds_columns and self.fields[name].form is None
         return fitting(existing, rows, numbers=numbers, is_inferred=is_inferred)
 
     def type_of_objects(self, column: "pd.Series[Any]", *, is_dask: bool) -> pa.DataType:
@@ -81,13 +83,14 @@ def plan_schema(
     meta: pd.DataFrame,
     *,
     schema: GivenTypes,
-    record_type: RecordType,
+    record_type: RecordType | None,
     write_index: bool,
     sample: Sample | None,
     partition_on: Sequence[str] = (),
     known: Types | None = None,
     existing: Existing = NEW_DATASET,
     converted: Collection[str] = (),
+    forms: Forms | None = None,
 ) -> Schema:
     """Plan the schema of a Dask collection or of a pandas DataFrame. The columns keep their order.
 
@@ -96,6 +99,8 @@ def plan_schema(
     type: columns of objects or of unknown categories. Partitions are computed only until each column passed
     to ``sample`` has a type. ``known`` contains the types of columns whose dtype no longer determines the
     type, such as large strings. If ``write_index`` is True, the index levels become the first columns.
+    ``forms`` maps columns to the forms in which they are stored if their types fit. If ``record_type`` is
+    None, the records are Examples, and a column of nested lists needs a form.
 
     In an append, ``existing`` describes the dataset. A column whose type ``schema`` does not set gets the
     type of the dataset's column if its rows fit this type. A column without values fits every column.
@@ -112,7 +117,10 @@ def plan_schema(
     given = _given_types_of_columns(schema, list(meta.columns), partition_on)
     if sample is not None:
         _warn_of_converted_text(meta, given)
-    known = {**_arrow_types(meta), **(known or {}), **given}
+    forms = forms or {}
+    nested = {name: form.type for name, form in forms.items() if form.depth and name in meta.columns}
+    objects = {name: type_ for name, type_ in nested.items() if is_object(meta[name].dtype)}
+    known = {**_arrow_types(meta), **objects, **(known or {}), **given}
     columns = {name: meta[name] for name in meta.columns if name not in known}
     found, typed = _types_of_values(columns, sample, existing)
     found |= known
@@ -126,7 +134,7 @@ def plan_schema(
         types[name] = given[name] if name in given else found[name] if fitted is None else fitted
     types |= dict.fromkeys(_without_values(suspects, meta, sample), pa.null())
     categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
-    planned = _with_keys(types, categories, record_type, partition_on)
+    planned = _with_keys(types, categories, record_type, partition_on, forms)
     names = {name: dtype_name(dtypes[name], type_) for name, type_ in types.items()}
     # Rows that are converted to the type of the dataset's column get the dtype of this column, too.
     changed = [name for name in types if types[name] != found[name] and name in existing.fields]
@@ -135,7 +143,7 @@ def plan_schema(
         replace(
             item,
             dtype=names[item.name],
-            is_closed=item.name in categories and item.name not in partition_on,
+            is_closed=item.form is None and item.name in categories and item.name not in partition_on,
         )
         for item in planned.fields
     )
@@ -147,9 +155,10 @@ def plan_arrow_schema(
     categories: Mapping[str, pa.Array],
     *,
     schema: GivenTypes,
-    record_type: RecordType,
+    record_type: RecordType | None,
     partition_on: Sequence[str],
     existing: Existing = NEW_DATASET,
+    forms: Forms,
 ) -> Schema:
     """Plan the schema with which all columns of an Arrow stream are written.
 
@@ -171,24 +180,72 @@ def plan_arrow_schema(
         for name, type_ in coded.items()
         if type_.ordered or name in categories
     }
-    return _with_keys(types, known, record_type, partition_on)
+    return _with_keys(types, known, record_type, partition_on, forms)
+
+
+def chosen_forms(
+    of_rows: Forms, schema: GivenTypes, existing: Existing, record_type: RecordType | None
+) -> dict[str, StoredForm]:
+    """Choose the forms of written columns.
+
+    Columns of an ``existing`` dataset keep their forms. Otherwise, the types and forms in ``schema=``
+    override the forms ``of_rows`` in which the rows were read. With ``record_type="sequence_example"``, lists
+    of lists become feature lists instead.
+    """
+    given = forms_in_schema(schema) if isinstance(schema, pa.Schema) else {}
+    read = (
+        of_rows
+        if record_type != "sequence_example"
+        else {n: one for n, one in of_rows.items() if one.depth != 2}
+    )
+    new = {name: form.of_new_column for name, form in {**read, **given}.items()}
+    stored = {name: item.form for name, item in existing.fields.items()}
+    return {name: form for name, form in {**new, **stored}.items() if form is not None}
 
 
 def _with_keys(
     types: Mapping[str, pa.DataType],
     categories: Mapping[str, pa.Array],
-    record_type: RecordType,
+    record_type: RecordType | None,
     partition_on: Sequence[str],
+    forms: Forms,
 ) -> Schema:
     keys = {
         name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
         for name in partition_on
     }
-    stored = pa.schema([item for item in types.items() if item[0] not in keys])
-    records = Schema.from_arrow(stored, record_type, categories=categories)
-    fields = keys | {item.name: item for item in records.fields}
+    fields = keys | {
+        name: Field.in_form(name, form)
+        for name, type_ in types.items()
+        if name not in keys and (form := _form(name, type_, record_type, forms)) is not None
+    }
+    record_type = record_type or "example"
+    if others := [item for item in types.items() if item[0] not in fields]:
+        records = Schema.from_arrow(pa.schema(others), record_type, categories=categories)
+        fields |= {item.name: item for item in records.fields}
     check_features([*fields.values()])
     return Schema(tuple(fields[name] for name in types), record_type)
+
+
+def _form(name: str, type_: pa.DataType, record_type: RecordType | None, forms: Forms) -> StoredForm | None:
+    """Return the form in which a column is stored, or None if its type determines how it is stored."""
+    if record_type == "bytes":
+        return None
+    form, nested = forms.get(name), form_of_nested(type_)
+    if form is not None and form.fits(type_):
+        return form
+    if nested is not None and record_type is None and form is None:
+        example = Remedy(
+            "record_type", "example", "store values and lengths of inner lists in several features"
+        )
+        feature_list = Remedy("record_type", "sequence_example", "store feature lists")
+        raise SchemaError(
+            f"{type_} nests lists deeper than one feature of an Example can hold",
+            "to store the column as in another dataset, pass schema=dask_tfrecord.open_dataset(...).schema",
+            remedies=[feature_list, example] if nested.depth == 2 else [example],
+            feature=name,
+        )
+    return nested if record_type in ("example", None) else None
 
 
 def rounded_columns(types: Mapping[str, pa.DataType], schema: Schema) -> list[str]:
@@ -228,7 +285,7 @@ def _rounds_column(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
 
 def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if floats or decimals of one type become shorter floats in another type."""
-    return any(
+    return source != target and any(
         pa.types.is_floating(new)
         and (is_lossy(old) or (pa.types.is_floating(old) and old.bit_width > new.bit_width))
         for old, new in zip(leaf_types(source), leaf_types(target), strict=False)

@@ -28,6 +28,7 @@ from dask_tfrecord.collection.frames.schema_plan import (
     NEW_DATASET,
     Existing,
     GivenTypes,
+    chosen_forms,
     plan_arrow_schema,
     plan_schema,
     rounded_columns,
@@ -39,6 +40,7 @@ from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
 from dask_tfrecord.schema.conversion import widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
+from dask_tfrecord.schema.form_transport import forms_in_attrs, forms_in_schema
 from dask_tfrecord.schema.logical_types import in_nanoseconds
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
 
@@ -185,12 +187,13 @@ class PandasRows:
         planned = plan_schema(
             self._frame,
             schema=schema,
-            record_type=record_type or "example",
+            record_type=record_type,
             write_index=bool(levels),
             sample=None,
             partition_on=keys,
             known=dict.fromkeys(self._text(levels), pa.string()),
             existing=existing,
+            forms=chosen_forms(forms_in_attrs(self._frame.attrs), schema, existing, record_type),
         )
         return planned if record_type else _without_payloads(planned)
 
@@ -282,9 +285,10 @@ class ArrowRows:
             self._schema,
             categories,
             schema=schema,
-            record_type=record_type or "example",
+            record_type=record_type,
             partition_on=keys,
             existing=existing,
+            forms=chosen_forms(forms_in_schema(self._schema), schema, existing, record_type),
         )
         return planned if record_type else _without_payloads(planned)
 

@@ -33,8 +33,9 @@ from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sam
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.schema.feature_maps import in_map, maps_of, misplaced, stored_fields
-from dask_tfrecord.schema.fields import Field, Schema, of_structs
+from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import is_list
+from dask_tfrecord.schema.struct_types import of_structs
 from dask_tfrecord.schema.tfds import DescribedColumns
 
 # The only column of files with the record type "bytes".
@@ -190,6 +191,10 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
     return type_
 
 
+def _structs(fields: Iterable[Field]) -> dict[str, pa.DataType]:
+    return {item.name: item.type for item in fields if item.is_struct}
+
+
 def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Map each feature of the columns in ``types`` to the type of the feature. A struct column has one
     feature for each field.
@@ -226,7 +231,7 @@ def _misplaced(item: Field, feature: FeatureSummary) -> SchemaError:
     return SchemaError(
         f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, "
         f"not {types.get(feature.name, item.type)}",
-        *of_structs([Remedy("schema", {feature.name: type_of(feature)}, "read it")], [item]),
+        *of_structs([Remedy("schema", {feature.name: type_of(feature)}, "read it")], _structs([item])),
         **next(iter(feature.kinds.values()))._asdict(),
         feature=feature.name,
     )
@@ -257,7 +262,10 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], request:
     """Correct the inferred record type of a sample if the given types require another record type."""
     record_type, stated = request.known_record_type, request.requested.record_type
     nested = stated == "sequence_example"
-    nested |= any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(types).values())
+    # The form of a column says which features store nested lists in Examples.
+    given = request.requested.given
+    plain = {name: type_ for name, type_ in types.items() if name not in given or given[name].form is None}
+    nested |= any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(plain).values())
     # A user who passes types knows that the records contain features.
     if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")
@@ -426,7 +434,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
     drifts = find_drift(sample, schema, allowed)
     drift = next((one for one in drifts if one.name == error.feature), None)
     if drift is None:
-        return error.replaced(remedies=of_structs(error.remedies, schema.fields))
+        return error.replaced(remedies=of_structs(error.remedies, _structs(schema.fields)))
     problem = error.problem
     if drift.expected is None and error.feature in schema.names:
         problem = f"the record holds {drift.kinds[0]}, the column is null"
@@ -434,7 +442,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
             problem += " because no record of the sample has a value for it"
     if others := [one.problem for one in drifts if one.name != drift.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
-    remedies = of_structs(_remedies(drifts, schema, options.evidence), schema.fields)
+    remedies = of_structs(_remedies(drifts, schema, options.evidence), _structs(schema.fields))
     return error.replaced(problem=problem, remedies=remedies)
 
 

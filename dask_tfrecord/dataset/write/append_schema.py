@@ -48,7 +48,8 @@ from dask_tfrecord.schema.conversion import has_all, may_widen, widened
 from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
-from dask_tfrecord.schema.tfds import described_columns
+from dask_tfrecord.schema.stored_form import StoredForm
+from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
 
 # The remedies that errors suggest for a column that only the rows have, and for one that only the dataset
 # has. They apply to appends and to overwrites of partitions alike.
@@ -96,19 +97,21 @@ def check_existing_data(
     elif len(files := data_files(store)):
         refuse_linked_files(store, files)
         refuse_datasets_below(store, "whose files would belong to both")
-        if SPLIT not in [item.name for item in partitioning]:
-            _check_one_split(store)
+        names = [item.name for item in partitioning]
+        # Directories such as ``split=train`` are partitions, and all other splits must not be mixed.
+        if SPLIT not in names or SPLIT not in hive.value_texts([*map(parent_of, files.names)]):
+            _check_one_split(store, files)
         _partition_values(store, files, partitioning)
         with files_unchanged(store):
             _foreign_schema(store, files, schema)
     return None if newest is None else newest[0]
 
 
-def _check_one_split(store: Store) -> None:
-    """Raise TFRecordError if the directory contains several splits of TFDS or TFX, because an append would
-    mix the splits.
+def _check_one_split(store: Store, files: FileList) -> None:
+    """Raise TFRecordError if the data files of the directory belong to several splits, because an append
+    would mix the splits.
     """
-    found = find_splits(listing_of(store))
+    found = find_splits(listing_of(store).keep(files))
     if found is not None:
         found.check_one_dataset()
         found.check_complete(sorted(found.missing))
@@ -177,12 +180,18 @@ def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower
     If ``ours`` is None, the column is null in the new rows.
     """
     if ours is None:
+        if theirs.form is not None and not theirs.form.is_optional:
+            problem = "every record of the dataset must have the column, and the rows lack it"
+            raise _column_error(problem, theirs.name, "add the column to the rows, without nulls")
         return _with_nulls(theirs)
     if pa.types.is_null(theirs.type) and theirs.form is None:
         return _with_nulls(ours)
     if ours.is_feature_list and not theirs.is_feature_list:
         problem = "the rows store the column in a feature list, the dataset stores it in the context"
         raise _column_error(problem, ours.name, "leave the column out of the option feature_lists")
+    if theirs.form is not None or ours.form is not None:
+        _check_type(ours, theirs)
+        return with_common_dtype(theirs, ours)
     wider = widened(theirs.type, ours.type, numbers=numbers)
     if may_be_narrower and widened(theirs.type, ours.type) == theirs.type:
         wider = theirs.type
@@ -256,10 +265,8 @@ def check_given_columns(
     """Check that an append to a dataset with a snapshot is possible, and that the arguments fit the dataset.
 
     Raise SchemaError if the caller's types, partition columns or record type differ from those of the
-    dataset, or if the dataset has a column that this library cannot write.
+    dataset.
     """
-    for theirs in snapshot.schema.fields:
-        _check_form(theirs)
     _check_record_type(record_type or snapshot.schema.record_type, snapshot.schema.record_type)
     if partition_on is not None:
         _check_partitioning([*partition_on], [*snapshot.partition_on])
@@ -296,22 +303,47 @@ def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     in the files keep the inferred types, because readers see these types. Raise SchemaError if an inferred
     type differs from the type in ``schema``.
     """
-    described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
-    if described is not None and described.forms:
-        raise _form_error(next(iter(described.forms)))
-    with located(function=READ):
-        sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
-        inferred = infer_schema(sample, {})
+    inferred = _inferred_schema(store, files, schema)
     if not inferred.fields:  # the files contain no records, or only records without features
         return schema
     _check_record_type(schema.record_type, inferred.record_type)
     check_same_names(schema.names, inferred.names)
     ours = {item.name: item for item in schema.fields}
     for item in inferred.fields:
-        if not pa.types.is_null(item.type) and item.features != ours[item.name].features:
+        if item.form is not None or (
+            not pa.types.is_null(item.type) and item.features != ours[item.name].features
+        ):
             _check_type(ours[item.name], item)
     fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
     return Schema(tuple(fields), schema.record_type)
+
+
+def _inferred_schema(store: Store, files: FileList, schema: Schema) -> Schema:
+    """Return the columns that a TFDS description or a sample of the records shows."""
+    described = _described(store)
+    fields = () if (known := existing_columns(store, None)) is None else known.fields
+    if described is not None and not described.unknown:
+        return Schema(fields)
+    with located(function=READ):
+        sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
+        others = infer_schema(sample, {}, [one.name for item in fields for one in item.features])
+    return Schema((*fields, *others.fields), others.record_type)
+
+
+def _described(store: Store) -> DescribedColumns | None:
+    path = store.public(store.join(FEATURES))
+    with located(path=path):
+        return described_columns(lambda name: store.fs.cat_file(store.join(name)), "names")
+
+
+def existing_columns(store: Store, newest: Snapshot | None) -> Schema | None:
+    """Return the columns of an existing dataset, or None if neither a snapshot nor TFDS describes them."""
+    if newest is not None:
+        return newest.columns
+    described = _described(store)
+    if described is None:
+        return None
+    return Schema(tuple(Field.in_form(name, form) for name, form in described.forms.items()))
 
 
 def check_row_names(
@@ -380,7 +412,12 @@ def _check_type(ours: Field, theirs: Field, *, fits: bool | None = None) -> None
     function compares the types. They fit if they differ only in memory layout, or if ``ours`` has the null
     type, because neither difference changes the records.
     """
-    _check_form(theirs)
+    if not pa.types.is_null(ours.type) and _form_of(ours) != _form_of(theirs):
+        fits = False
+        if ours.type == theirs.type:
+            here, there = ([feature.name for feature in item.features] for item in (ours, theirs))
+            problem = f"the write stores the column in {here}, the dataset in {there}, or in another form"
+            raise _column_error(problem, ours.name, "write the rows to a new directory")
     if fits is None:
         fits = widened(theirs.type, ours.type, numbers=False) == theirs.type
     if not fits:
@@ -412,14 +449,11 @@ def _type_error(ours: Field, theirs: Field) -> SchemaError:
     return _column_error(problem, ours.name, "", remedies)
 
 
-def _check_form(theirs: Field) -> None:
-    if theirs.form is not None:
-        raise _form_error(theirs.name)
-
-
-def _form_error(name: str) -> SchemaError:
-    problem = "another library stores the column in a form of its own, which to_tfrecord does not write"
-    return SchemaError(problem, "write the rows to a new directory", feature=name)
+def _form_of(item: Field) -> StoredForm | None:
+    """Return the form of a column, with the properties that do not matter to the stored values left out."""
+    if item.form is None or item.form.is_plain:
+        return None
+    return replace(item.form, is_optional=True)
 
 
 def _column_error(problem: str, name: str, advice: str, remedies: Sequence[Remedy] = ()) -> SchemaError:

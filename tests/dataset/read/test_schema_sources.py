@@ -24,7 +24,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from other_writers import features_of, fill
 
 import dask_tfrecord
-from dask_tfrecord import NotFoundError, Schema, SchemaError, open_dataset, read_tfrecord
+from dask_tfrecord import NotFoundError, Schema, SchemaError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable
 from dask_tfrecord_launcher import main
@@ -357,6 +357,19 @@ def test_feature_specs_read_what_tensorflow_parses(tmp_path: Path) -> None:
         assert [absent if one is None else one for one in got] == wanted, name
     ddf = read_tfrecord(tmp_path, schema=specs)
     assert len(pickle.loads(pickle.dumps(ddf)).compute()) == 60
+    # What is written is in the same features, so the same specs parse the same values.
+    for number, rows in enumerate((ddf, ddf.compute(), open_dataset(tmp_path, schema=specs).to_table())):
+        to_tfrecord(rows, tmp_path / f"_written{number}")
+        [written] = (tmp_path / f"_written{number}").glob("part-*")
+        again = io.parse_example([*oracle.frames(written.read_bytes())], specs)
+        for name, tensor in again.items():
+            assert _listed(tensor) == _listed(parsed[name]), name
+
+
+def _listed(tensor: Any) -> Any:
+    if hasattr(tensor, "indices"):
+        return tensor.indices.numpy().tolist(), tensor.values.numpy().tolist()
+    return tensor.to_list() if hasattr(tensor, "to_list") else tensor.numpy().tolist()
 
 
 def spec(kind: str, **content: Any) -> Any:
