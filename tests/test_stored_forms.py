@@ -22,7 +22,16 @@ import pytest
 from other_writers import fill
 
 import dask_tfrecord
-from dask_tfrecord import Schema, SchemaError, TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    Field,
+    Schema,
+    SchemaError,
+    TFRecordError,
+    Writer,
+    open_dataset,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.schema.form_encoding import encode
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.stored_form import RowPartition, StoredForm
@@ -251,6 +260,26 @@ def test_features_of_two_columns_never_collide(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="have the name of this feature") as caught:
         to_tfrecord(table, tmp_path / "a", record_type="example")
     assert caught.value.feature == "x/ragged_flat_values"
+
+
+def test_advice_for_features_that_tfds_cannot_read_is_followed(tmp_path: Path) -> None:
+    row = {"v": ("int64", [1, 2, 3]), "k": ("int64", [2, 1])}
+    fill(tmp_path, {"a.tfrecord": oracle.features_file([row])})
+    by_lengths = (RowPartition("row_lengths", "k"),)
+    form = StoredForm(INT, lengths=(None, None), value_feature="v", partitions=by_lengths)
+    source = open_dataset(tmp_path / "a.tfrecord", schema=Schema((Field.in_form("r", form),)))
+    ddf = source.to_dask()
+    for number, rows in enumerate((ddf, ddf.compute(), source.to_table())):
+        to_tfrecord(rows, tmp_path / f"x{number}")
+        assert open_dataset(tmp_path / f"x{number}").record_type == "example"
+        assert records(*(tmp_path / f"x{number}").glob("part-*")) == records(tmp_path / "a.tfrecord")
+        advice = r'schema=\{"r": pa.list_\(pa.list_\(pa.int64\(\)\)\)\} and record_type="example"'
+        with pytest.raises(SchemaError, match=advice):
+            open_dataset(tmp_path / f"x{number}").export("tfds")
+        nested = pa.list_(pa.list_(pa.int64()))
+        to_tfrecord(rows, tmp_path / f"y{number}", schema={"r": nested}, record_type="example")
+        assert open_dataset(tmp_path / f"y{number}").export("tfds")
+        assert open_dataset(tmp_path / f"y{number}").to_table()["r"].to_pylist() == [[[1, 2], [3]]]
 
 
 # -- Values to features --------------------------------------------------------------------------------------

@@ -360,6 +360,7 @@ def test_feature_specs_read_what_tensorflow_parses(tmp_path: Path) -> None:
     # What is written is in the same features, so the same specs parse the same values.
     for number, rows in enumerate((ddf, ddf.compute(), open_dataset(tmp_path, schema=specs).to_table())):
         to_tfrecord(rows, tmp_path / f"_written{number}")
+        assert open_dataset(tmp_path / f"_written{number}").record_type == "example"
         [written] = (tmp_path / f"_written{number}").glob("part-*")
         again = io.parse_example([*oracle.frames(written.read_bytes())], specs)
         for name, tensor in again.items():
