@@ -193,12 +193,13 @@ def chosen_forms(
     of lists become feature lists instead.
     """
     given = forms_in_schema(schema) if isinstance(schema, pa.Schema) else {}
-    read = (
-        of_rows
-        if record_type != "sequence_example"
-        else {n: one for n, one in of_rows.items() if one.depth != 2}
-    )
-    new = {name: form.of_new_column for name, form in {**read, **given}.items()}
+    typed = given_types(schema)
+    of_rows = {
+        name: form
+        for name, form in of_rows.items()
+        if name not in typed and not (record_type == "sequence_example" and form.depth == 2)
+    }
+    new = {name: form.of_new_column for name, form in {**of_rows, **given}.items()}
     stored = {name: item.form for name, item in existing.fields.items()}
     return {name: form for name, form in {**new, **stored}.items() if form is not None}
 
