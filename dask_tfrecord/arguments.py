@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
@@ -385,6 +386,11 @@ def function(keyword: str, value: Any) -> None:
         raise _wrong(keyword, value, "callable")
 
 
+# Units that errors suggest. `byte_count` and `duration` also accept other spellings.
+SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
+DURATION_UNITS = ("ns", "us", "ms", "s", "seconds", "min", "minutes", "hours", "days", "W")
+
+
 def byte_count(keyword: str, value: Any) -> int | None:
     """Convert an integer, or a text such as "64 MB", to a positive byte count. Return None for None."""
     if value is None:
@@ -394,7 +400,9 @@ def byte_count(keyword: str, value: Any) -> int | None:
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
-        raise _wrong(keyword, value, 'a size such as "128 MiB"', Remedy(keyword, "128 MiB", "set a size"))
+        meant, unknown = meant_unit(value, SIZE_UNITS)
+        what = f'a size such as "128 MiB"{unknown}'
+        raise _wrong(keyword, value, what, Remedy(keyword, meant or "128 MiB", "set a size"))
     return size
 
 
@@ -414,7 +422,24 @@ def duration(keyword: str, value: Any) -> timedelta:
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
         number = value
     examples = '"7d" or "12 hours"' if number is None else f'"{number} days" or "{number} hours"'
-    raise _wrong(keyword, value, "a duration with a unit", f"pass a number and its unit, such as {examples}")
+    meant, unknown = meant_unit(value, DURATION_UNITS)
+    if meant:
+        examples = f'"{meant}"'
+    what = f"a duration with a unit{unknown}"
+    raise _wrong(keyword, value, what, f"pass a number and its unit, such as {examples}")
+
+
+def meant_unit(value: Any, units: Sequence[str]) -> tuple[str, str]:
+    """For a text with a number and an unknown unit, return the text with the most similar unit, and a text
+    that says that the unit is unknown. Both are empty if the value is not such a text.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", value.strip()) if isinstance(value, str) else None
+    if found is None or found[2] in units:
+        return "", ""
+    number, unit = found.groups()
+    near = "W" if unit.lower().startswith("week") and "W" in units else ""
+    near = near or next(iter(get_close_matches(unit, units, 1, 0.7)), "")
+    return near and f"{number} {near}", f": {unit!r} is none of the units {', '.join(units)}"
 
 
 def record_limit(value: Any) -> int:

@@ -174,7 +174,7 @@ NO_DURATIONS += [np.timedelta64(7), np.timedelta64(7, "D"), "7 M", "soon", "", "
 
 @pytest.mark.parametrize("duration", [*NO_DURATIONS, timedelta(-1)])
 def test_a_duration_without_a_unit_is_refused_everywhere(tmp_path: Path, duration: Any) -> None:
-    expected = 'is not a duration with a unit; pass a number and its unit, such as "7d"'
+    expected = 'is not a duration with a unit.*; pass a number and its unit, such as "7'
     with pytest.raises(TFRecordError, match=expected):
         open_dataset(tmp_path).cleanup(older_than=duration)
     with pytest.raises(TFRecordError, match=expected):

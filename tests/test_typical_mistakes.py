@@ -198,6 +198,16 @@ READS: list[tuple[Callable[[], Any], str]] = [
         lambda: open_dataset("train").expire(older_than="7"),
         "is not a duration with a unit; pass a number and its unit",
     ),
+    (
+        lambda: open_dataset("train").cleanup(older_than="2.25 sms"),
+        "'sms' is none of the units ns, us, ms, ... such as \"2.25 ms\"",
+    ),
+    (lambda: open_dataset("train").expire(older_than="2 weeks"), "'weeks' is none of ... such as \"2 W\""),
+    (
+        lambda: read_tfrecord("train", blocksize="64 MiBs"),
+        "'MiBs' is none of ... blocksize=\"64 MiB\" to set",
+    ),
+    (lambda: Writer("train", commit_every="5 secs"), "'secs' is none of ... pass for example \"5 seconds\""),
     (lambda: open_dataset("train").export("csv"), "not its rows as csv; call to_csv of the result of read"),
     (lambda: open_dataset("train").batches(5, shuffle=1000), 'shuffle="buffer" and shuffle_buffer=1000'),
     (

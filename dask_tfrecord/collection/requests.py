@@ -278,8 +278,10 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     else:
         with suppress(TFRecordError):
             return "rows", arguments.count("commit_every", value) or 0
-    problem = f"commit_every={value!r} is not a number of rows, or a size or duration with a unit"
-    raise TFRecordError(problem, 'pass for example 10_000, "64 MiB" or "2 s"')
+    meant, unknown = arguments.meant_unit(value, (*arguments.DURATION_UNITS, *arguments.SIZE_UNITS))
+    problem = f"commit_every={value!r} is not a number of rows, or a size or duration with a unit{unknown}"
+    examples = f'"{meant}"' if meant else '10_000, "64 MiB" or "2 s"'
+    raise TFRecordError(problem, f"pass for example {examples}")
 
 
 def keeps_versions(value: Any, default: bool) -> bool:
