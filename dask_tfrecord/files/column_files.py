@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints, crc32c, crc32c_combine, decoded_schema
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files.bounded_parquet import read_bounded
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.location import PartialFile
@@ -213,7 +214,9 @@ class ColumnFileReader:
         first, groups = found.groups_of(start, stop)
         with self._source(groups, names) as source:
             file = pq.ParquetFile(source, metadata=self._metadata)
-            rows = file.read_row_groups(groups, columns=names, use_threads=False)
+            size = sum(last - first for first, last in self.spans(groups, names))
+            most_values = (found.starts[-1] if groups else 0) * len(names)
+            rows = read_bounded(file, size, groups=groups, columns=names, most_values=most_values)
         rows = rows.select(names).slice(start - found.starts[first] if groups else 0, stop - start)
         if len(rows) != stop - start:
             raise ValueError(f"it has {len(rows):,} of {stop - start:,} rows")

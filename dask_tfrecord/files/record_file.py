@@ -39,6 +39,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import Losses, locate_error
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.regular_files import open_regular
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import (
     WINDOW_BYTES,
@@ -237,7 +238,7 @@ class RecordFile(NamedTuple):
             return None
 
         def is_read(path: str) -> bool:
-            with open(path, "rb", buffering=0) as opened:
+            with open(path, "rb", buffering=0, opener=open_regular) as opened:
                 status = os.fstat(opened.fileno())
                 if status.st_size != file.size or file.stamp not in ("", str(status.st_mtime)):
                     return False

@@ -26,6 +26,8 @@ LABELS = ".labels.txt"
 # The content of a class label's column: the class names ("names") or the class numbers ("codes").
 Labels = Literal["names", "codes"]
 
+_CODES = Remedy("labels", "codes", "read the numbers of the classes")
+
 _TEXT = pa.string()
 _TYPES = {
     "bool": pa.bool_(),
@@ -301,8 +303,9 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
         return None
     except UnicodeDecodeError as error:
         problem = f"{name} is not valid UTF-8: {error}"
-        remedy = Remedy("labels", "codes", "read the numbers of the classes")
-        raise SchemaError(problem, remedy, feature=leaf.name) from None
+        raise SchemaError(problem, _CODES, feature=leaf.name) from None
+    except ValueError as error:
+        raise SchemaError(f"{name} cannot be read: {error}", _CODES, feature=leaf.name) from None
     # TFDS strips white space from class names, and drops empty names. Each dropped name shifts the indices of
     # all later classes.
     names = [line.strip() for line in lines if line.strip()]

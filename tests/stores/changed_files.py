@@ -1,5 +1,6 @@
 """The tests of reads that are planned before another client changes the dataset, for every store."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -75,6 +76,27 @@ class ChangedFiles:
     def planned(self, place: str, columnar: Any = None) -> dict[str, Read]:
         self.write(rows(*NUMBERS, npartitions=3), place, columnar=columnar)  # type: ignore[attr-defined]
         return {name: plan(place, {"storage_options": self.options}) for name, plan in PLANS.items()}
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_forked_process_reads_with_what_its_parent_has_opened(self, place: str) -> None:
+        planned = self.planned(place)
+        assert planned["to_table"]() == NUMBERS
+        found, told = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                for name, read in planned.items():
+                    assert sorted(read()) == SOME.get(name, NUMBERS), name
+            except BaseException as error:
+                os.write(told, f"{name}: {error!r}".encode())
+            finally:
+                os._exit(0)
+        os.close(told)
+        os.waitpid(child, 0)
+        with open(found, "rb") as file:
+            assert file.read() == b""
+        assert planned["to_table"]() == NUMBERS
 
     @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # blockcache never closes its copy
     @pytest.mark.parametrize("cache", ["filecache", "simplecache", "blockcache"])

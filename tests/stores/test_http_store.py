@@ -13,7 +13,15 @@ import pandas as pd
 import pytest
 from servers import Web, web_server
 
-from dask_tfrecord import DestinationError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    DestinationError,
+    TFRecordError,
+    exists,
+    explain,
+    open_dataset,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
 
@@ -114,6 +122,13 @@ def test_ranges_are_right_or_refused(web: Web) -> None:
     right_or_refused(lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
     batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=True, seed=7)
     assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]
+
+
+@pytest.mark.parametrize("path", ["keys", "foreign/"])
+def test_explain_reports_the_bytes_that_are_read_over_http(root: Path, web: Web, path: str) -> None:
+    over_http = explain(read_tfrecord(f"{web.url}/{path}")).totals
+    assert over_http == explain(read_tfrecord(root / path)).totals
+    assert over_http["data_bytes"] == over_http["stored_bytes"] > 0
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # blockcache never closes its copy

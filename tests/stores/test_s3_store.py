@@ -146,6 +146,10 @@ class TestS3Store(S3Suite):
         assert sum(one.size for one in few) * 20 < sum(one.size for one in every)
         # For each file: two HEAD requests, the footer, the labels, the offsets, and two images.
         assert len(few) <= 2 * 7, few
+        with noted_requests() as masked:
+            assert ddf[ddf["label"] == 3]["label"].compute().tolist() == [3] * 4
+        asked = [one.key for one in masked if one.name == "head_object"]
+        assert len(asked) == len(set(asked)) == 2, masked
         with noted_requests() as labels:
             assert ddf["label"].sum().compute() == 4 * sum(range(100))
         assert sum(one.size for one in labels) < 10_000
@@ -210,6 +214,16 @@ class TestS3Store(S3Suite):
         assert of_glob["bytes"] == of_directory["bytes"]
         with pytest.raises(FileNotFoundError, match="country=US: no visible"):
             list_files(f"{place}/country=US/", self.options)
+
+    def test_a_key_below_the_name_of_a_snapshot_raises_an_error_that_names_it(self, place: str) -> None:
+        self.write(rows(1), place)
+        store = self.store(place)
+        for name in ("_tfrecord/00000002.parquet/x", "_tfrecord/exports.json/x"):
+            store.fs.pipe_file(store.join(name), b"")
+        with pytest.raises(TFRecordError, match=r"00000002\.parquet: not a valid snapshot"):
+            read_tfrecord(place, storage_options=self.options)
+        unlisted = read_tfrecord(place, use_snapshot=False, storage_options=self.options)
+        assert unlisted["n"].compute().tolist() == [1]
 
     @pytest.mark.parametrize("path", ["", "/x", "/x/*"])
     def test_a_missing_bucket_is_named(self, place: str, path: str) -> None:

@@ -4,7 +4,7 @@ The returned rows are the same with and without column files. If there is no usa
 are decoded.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -77,10 +77,16 @@ class ColumnReads:
     If a column file may replace a data file, the constructor checks that the data file is unchanged.
     ``picks_rows`` is True if the caller passes the indices of the requested rows to `choose`. ``groups``
     contains lists of splits, in the order of the partition's splits. Small files that can be read together
-    are in the same list of ``groups``.
+    are in the same list of ``groups``. The files of the splits in ``checked`` are not checked again.
     """
 
-    def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
+    def __init__(
+        self,
+        partition: PlannedPartition,
+        *,
+        picks_rows: bool = False,
+        checked: Collection[Split] = (),
+    ) -> None:
         self._partition, self._picks_rows = partition, picks_rows
         # Exclude partition columns from the columns of the result and from the columns of the filters.
         values, every = partition.partition_values, partition.all_columns
@@ -100,7 +106,12 @@ class ColumnReads:
                     self._reasons[split] = found
                 else:
                     self._stored[split] = found
-        check_unchanged(partition.store, [split.file for split in self._stored])
+        check_unchanged(partition.store, [split.file for split in self._stored if split not in checked])
+
+    @property
+    def checked(self) -> Collection[Split]:
+        """The splits whose data files the constructor has checked."""
+        return self._stored.keys()
 
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
         """Choose how to read a split. Evaluate the filters if the column file stores the filter columns.

@@ -163,7 +163,7 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
     path = store.public(f"{directory}/{FEATURES}")
     with located(path=path):
         found = described_columns(
-            lambda name: store.fs.cat_file(f"{directory}/{name}"), request.labels, request.is_requested
+            lambda name: store.read_file(f"{directory}/{name}"), request.labels, request.is_requested
         )
     if found is not None and found.unknown:
         names = ", ".join(map(repr, found.unknown))

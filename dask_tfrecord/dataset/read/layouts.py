@@ -93,7 +93,7 @@ def read_info(store: Store, directory: str) -> dict[str, Any]:
     """
     path = f"{directory}/{INFO}"
     try:
-        info = json.loads(store.fs.cat_file(path))
+        info = json.loads(store.read_file(path))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -41,15 +41,17 @@ def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
 class Partition(PlannedPartition):
     """A planned partition, with the methods that read the rows in a task."""
 
-    def read(self, warn: Warn = warn_here) -> pa.Table:
+    def read(self, warn: Warn = warn_here, checked: Collection[Split] = ()) -> pa.Table:
         """Read the rows that pass the filters.
+
+        The caller has already checked that the data files of the splits in ``checked`` are unchanged.
 
         For each file in which damaged records were skipped, the method calls ``warn`` with a message. Raise
         CorruptRecordError if a record is damaged, unless the options skip damaged records. Raise
         FileChangedError if a file changed after the files were listed. Raise SchemaError if a value does not
         fit its column, or if a feature is not allowed.
         """
-        tables = list(self._tables(warn, TABLE_BYTES))
+        tables = list(self._tables(warn, TABLE_BYTES, checked))
         if not self.schema.fields:
             return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
@@ -62,11 +64,12 @@ class Partition(PlannedPartition):
         are None.
         """
         possible: list[Ints | None] = [None]
+        checked: Collection[Split] = ()
         if self.predicate is not None:
             reads = ColumnReads(self, picks_rows=True)
-            possible = [*map(reads.possible, self.splits)]
+            possible, checked = [*map(reads.possible, self.splits)], reads.checked
         if all(rows is None for rows in possible):
-            return self.read(warn), None
+            return self.read(warn, checked), None
         check_unchanged(self.store, self.pruned_files or ())
         tables, numbers, start = [], [], 0
         for at, (split, rows) in enumerate(zip(self.splits, possible, strict=True)):
@@ -74,10 +77,10 @@ class Partition(PlannedPartition):
             if self.row_ranges is not None:
                 start = self.row_ranges[at][0]
             if rows is None:
-                tables.append(part.read(warn))
+                tables.append(part.read(warn, checked))
                 rows = np.arange(tables[-1].num_rows)
             else:
-                tables.append(part.read_records(rows, split.records or 0))
+                tables.append(part.read_records(rows, split.records or 0, checked))
             numbers.append(start + rows)
             start += split.records or len(rows)
         return pa.concat_tables(tables), np.concatenate(numbers)
@@ -86,18 +89,20 @@ class Partition(PlannedPartition):
         """Yield the rows that `read` returns, in tables of a few MiB. Read each table only on demand."""
         return self._tables(warn, STREAM_BYTES)
 
-    def read_records(self, wanted: Ints, count: int) -> pa.Table:
+    def read_records(self, wanted: Ints, count: int, checked: Collection[Split] = ()) -> pa.Table:
         """Read some records of a partition that has one split with ``count`` records.
 
         ``wanted`` contains the indices of the requested records in the split, which must be ascending and
-        unique. Raise the errors of `read`, and FileChangedError if the record count of the split differs from
+        unique. ``checked`` is passed on to `read`.
+
+        Raise the errors of `read`, and FileChangedError if the record count of the split differs from
         ``count``.
         """
         schema = self.stored_columns
         [split] = self.splits
         check_unchanged(self.store, self.pruned_files or ())
         if schema.fields and self.filters is None and split.records == count:
-            reads = ColumnReads(self, picks_rows=True)
+            reads = ColumnReads(self, picks_rows=True, checked=checked)
             choice = reads.choose(split, wanted)
             empty = pa.Table.from_batches([self.schema.no_rows()])
             tables = [None] if choice.source == "all records" else [empty, *reads.read(split, choice)]
@@ -108,7 +113,7 @@ class Partition(PlannedPartition):
             if found is not None:
                 self._log_rows(split, len(wanted))
                 return self.with_partition_values(found, self.all_columns)
-        table = self.read()
+        table = self.read(checked=checked)
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
             raise FileChangedError(problem, path=self.file_names)
@@ -131,12 +136,14 @@ class Partition(PlannedPartition):
             tables.append(table)
         return pa.concat_tables(tables)
 
-    def _tables(self, warn: Warn, batch_bytes: int) -> Generator[pa.Table, None, None]:
+    def _tables(
+        self, warn: Warn, batch_bytes: int, checked: Collection[Split] = ()
+    ) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
         counted = [split.file for split in self.splits if self.known_count(split) is not None]
         for files in (self.pruned_files, counted):
             check_unchanged(self.store, files or ())
-        losses, reads = Losses(self.options.damage), ColumnReads(self)
+        losses, reads = Losses(self.options.damage), ColumnReads(self, checked=checked)
         try:
             for splits in reads.groups:
                 choices = [reads.choose(split) for split in splits]
@@ -253,7 +260,7 @@ def explain_partition(partition: Partition) -> list[SplitReport]:
 
 
 def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitReport:
-    path, stored = partition.store.public(split.file.path), split.stored_bytes
+    path, stored = partition.store.public(split.file.path), _size_of(partition, split)
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
     choice = reads.choose(split, reads.possible(split))
@@ -263,3 +270,11 @@ def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitRepo
     column_file = split.columns.path if split.columns is not None and column_bytes else None
     rows = split.records if choice.rows is None else len(choice.rows)
     return SplitReport(path, choice.source, choice.rule, stored, data, column_bytes, rows, column_file)
+
+
+def _size_of(partition: Partition, split: Split) -> int:
+    """Return the stored size of a split. Ask the store if the listing, such as a web page, has no sizes."""
+    if split.file.size is not None or split.stop is not None:
+        return split.stored_bytes
+    size = partition.store.look(split.file.path).get("size") or 0
+    return max(0, size - split.start.offset)

@@ -87,12 +87,7 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
     """Return the columns that the TFDS file ``features`` in a directory describes."""
 
     def read(name: str) -> bytes:
-        place = directory.join(features if name == FEATURES else name)
-        try:
-            content: bytes = directory.fs.cat_file(place)
-        except (IsADirectoryError, NotADirectoryError):
-            raise FileNotFoundError(place) from None
-        return content
+        return directory.read_file(directory.join(features if name == FEATURES else name))
 
     path = directory.public(directory.join(features))
     with located(path=path):
@@ -120,11 +115,12 @@ def tfmd_schema(store: Store, path: str) -> Schema:
             path=public,
         )
     try:
-        with located(path=public):
-            return tensorflow_schemas.metadata_schema(store.fs.cat_file(path).decode("utf-8-sig"))
+        text = store.read_file(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise NotFoundError(f"{public}: no such file") from None
-    except IsADirectoryError:
-        raise SchemaError("the path is a directory", "pass a schema.pbtxt", path=public) from None
     except UnicodeDecodeError as error:
         raise SchemaError(f"the file is not text: {error}", path=public) from None
+    except ValueError as error:
+        raise SchemaError(f"the schema {error}", "pass a schema.pbtxt", path=public) from None
+    with located(path=public):
+        return tensorflow_schemas.metadata_schema(text)

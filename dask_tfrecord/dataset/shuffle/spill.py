@@ -330,9 +330,9 @@ def _to_json(spill: Spill) -> bytes:
 
 def _read_receipt(run: WriteRun, receipt: str) -> Spill:
     try:
-        path, *numbers = json.loads(run.store.fs.cat_file(receipt))
+        path, *numbers = json.loads(run.store.read_file(receipt))
         return Spill(path, *map(np.array, numbers))
-    except (ValueError, TypeError, RecursionError, IsADirectoryError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         problem = f"not the description of a spill file ({error})"
         raise TFRecordError(problem, "start the write again", path=run.store.public(receipt)) from None
 

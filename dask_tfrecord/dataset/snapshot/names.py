@@ -125,10 +125,10 @@ def stored_paths(store: Store, name: str) -> list[str]:
     path = store.join(name)
     problem = "not a list of paths inside the dataset"
     try:
-        paths = json.loads(store.fs.cat_file(path))
+        paths = json.loads(store.read_file(path))
     except FileNotFoundError:
         return []
-    except (ValueError, RecursionError, IsADirectoryError) as error:
+    except (ValueError, RecursionError) as error:
         paths, problem = None, f"{problem} ({error})"
     if not isinstance(paths, list) or not all(map(_is_file_path, paths)):
         raise TFRecordError(

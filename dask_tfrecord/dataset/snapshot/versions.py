@@ -34,6 +34,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     to_stored,
 )
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.paths import is_http
 from dask_tfrecord.files.storage.store import FoundFiles, Store
@@ -198,6 +199,9 @@ FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
 
+# The largest size of the file of a snapshot.
+_MOST_BYTES = (1 << 31) - 1
+
 # The parsed content of a snapshot file is cached if the file has fewer bytes than this.
 _KEPT_BYTES = 1 << 18
 
@@ -299,9 +303,8 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
             if (now := versions(store)) != numbers:
                 numbers = now
                 continue
-            if isinstance(error, _LostBaseError):
-                raise invalid_snapshot(error, store.public(store.join(snapshot_path(numbers[-1])))) from error
-            raise
+            reason = error if isinstance(error, _LostBaseError) else ValueError("is not a regular file")
+            raise invalid_snapshot(reason, store.public(store.join(snapshot_path(numbers[-1])))) from error
     return None
 
 
@@ -362,8 +365,8 @@ def read_part(store: Store, number: int) -> Part:
     """
     path = store.join(snapshot_path(number))
     try:
-        data = store.fs.cat_file(path)
-    except IsADirectoryError as error:
+        data = store.read_file(path, _MOST_BYTES)
+    except ValueError as error:
         raise invalid_snapshot(error, store.public(path)) from None
     parse = _parse_kept if len(data) < _KEPT_BYTES else parse_part
     return parse(data, store.public(path), number)
@@ -374,8 +377,7 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
     try:
         # Read without threads, so that no Arrow thread can free the buffer after the call has returned. If
         # the process ended while an Arrow thread was freeing a buffer, it would abort.
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        stored = file.read(use_threads=False)
+        stored = read_bounded(open_parquet(data), len(data))
         metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
         format_version = metadata["format_version"]
         if type(format_version) is not int or format_version != FORMAT_VERSION:
@@ -447,8 +449,7 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
     returns the content or raises an error.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
-    count = len(paths)
-    tails = store.fs.cat_ranges(paths, [-_TAIL_BYTES] * count, [None] * count, on_error="return")
+    tails = store.read_ends(paths, _TAIL_BYTES)
     found = {number: _parse(tail) for number, tail in zip(numbers, tails, strict=True)}
     return {number: metadata for number, metadata in found.items() if metadata is not None}
 

@@ -321,12 +321,15 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
     All paths are relative to the root of the store.
     """
+    runs = [] if use_snapshot else open_runs(store)
+    if not (use_snapshot or runs):  # the snapshot, which may be hostile, is not needed
+        return set()
     try:
         snapshot = find_snapshot(store)
     except TFRecordError as error:
         if use_snapshot:
             raise
-        if unfinished := _of_open_runs(paths, None, open_runs(store)):
+        if unfinished := _of_open_runs(paths, None, runs):
             raise error.replaced(
                 problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
                 f"{store.public(store.join(min(unfinished)))}, are committed",

@@ -333,7 +333,7 @@ def _inferred_schema(store: Store, files: FileList, schema: Schema) -> Schema:
 def _described(store: Store) -> DescribedColumns | None:
     path = store.public(store.join(FEATURES))
     with located(path=path):
-        return described_columns(lambda name: store.fs.cat_file(store.join(name)), "names")
+        return described_columns(lambda name: store.read_file(store.join(name)), "names")
 
 
 def existing_columns(store: Store, newest: Snapshot | None) -> Schema | None:

@@ -1,5 +1,6 @@
 """Find and remove the files of interrupted writes, but never files that a snapshot lists."""
 
+import errno
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -141,6 +142,10 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     # modification time. On a store without modification times, fsspec's base class of filesystems raises
     # NotImplementedError.
     except (FileNotFoundError, IsADirectoryError, NotImplementedError):
+        return now
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a link that leads in a loop has no age, either
+            raise
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 

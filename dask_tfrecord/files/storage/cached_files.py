@@ -21,6 +21,15 @@ logger = logging.getLogger(__name__)
 # another thread is still downloading. The lock of a path is chosen by the hash of the path.
 _LOCKS = [RLock() for _ in range(64)]
 
+
+def _renew_locks() -> None:
+    _LOCKS[:] = [RLock() for _ in _LOCKS]
+
+
+# In a forked process, no thread would release a lock that a thread of the parent held.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
 # The caches that store single blocks accept only one block size for each file.
 _BLOCK_BYTES = 1 << 20
 

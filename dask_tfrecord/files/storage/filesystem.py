@@ -101,7 +101,7 @@ class LinkFollowingDisk(LocalFileSystem):
         """
         try:
             infos = self.ls(path, detail=True)
-        except FileNotFoundError:  # another process has just removed the directory
+        except (FileNotFoundError, NotADirectoryError):  # removed by another process, or below a file
             return
         linked = []
         for info in infos:

@@ -3,6 +3,7 @@
 The module does not interpret the content of the files. Messages of this module contain no credentials.
 """
 
+import errno
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,9 @@ from dask_tfrecord.codec import SparseReader, crc32c
 from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
+from dask_tfrecord.files.storage.forked import OfThisProcess
 from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, too_large
 from dask_tfrecord.files.storage.store_failures import store_failure, without_credentials
 
 _S = TypeVar("_S")
@@ -553,6 +556,49 @@ class Location:
                 raise one
         return found
 
+    def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
+        """Return the content of a file that describes a dataset. Every such file is read by this method.
+
+        Raise FileNotFoundError if no file exists. Raise ValueError if the path is a directory, a pipe or a
+        device, or if the file has more than ``most_bytes`` bytes.
+        """
+        try:
+            data = self._read_start(path, most_bytes + 1)
+        except IsADirectoryError:
+            raise ValueError("is a directory, not a regular file") from None
+        except NotADirectoryError as error:
+            raise FileNotFoundError(errno.ENOENT, "a parent is not a directory", path) from error
+        if len(data) > most_bytes:
+            raise too_large(most_bytes)
+        return data
+
+    def _read_start(self, path: str, count: int) -> bytes:
+        """Return the first ``count`` bytes of a file, or the whole file if it is shorter."""
+        if "http" in protocols_of(self.fs):  # a server may send the whole file for the request of a range
+            with self.fs.open(path, "rb", block_size=0, size=count) as file:
+                parts = []
+                while count and (part := file.read(min(count, REQUEST_BYTES))):
+                    parts.append(part)
+                    count -= len(part)
+                return b"".join(parts)
+        # An SFTP server would wait for the writer of a pipe.
+        if hasattr(self.fs, "is_link") and self._look(path)["type"] not in ("file", "directory"):
+            raise ValueError("is a pipe, a socket or a device, not a regular file")
+        try:
+            # A file of pyarrow cannot seek, not even to its start.
+            return bytes(self.fs.cat_file(path, start=0 if self.fs.async_impl else None, end=count))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise
+        except Exception:  # some stores refuse to send a range of an empty file
+            if self._look(path).get("size") == 0:
+                return b""
+            raise
+
+    def read_ends(self, paths: Sequence[str], count: int) -> list[bytes | Exception]:
+        """Return the last ``count`` bytes of each file, or the exception if the file cannot be read."""
+        starts, stops = [-count] * len(paths), [None] * len(paths)
+        return list(self.fs.cat_ranges([*paths], starts, stops, on_error="return"))
+
     def map_file(self, path: str) -> pa.Buffer | None:
         """Map a file from a listing into memory. Return None if the file is not on a local disk."""
         return None
@@ -584,3 +630,10 @@ class Location:
     def _look(self, path: str) -> Info:
         self.fs.invalidate_cache(path)
         return dict(self.fs.info(path))
+
+
+# A dataclass would take a descriptor in the body of the class for a default value.
+for _name in ("fs", "cache"):
+    _attribute = OfThisProcess()
+    _attribute.__set_name__(Location, _name)
+    setattr(Location, _name, _attribute)

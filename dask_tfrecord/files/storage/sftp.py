@@ -35,6 +35,7 @@ class SFTP(SFTPFileSystem):
 
     def __init__(self, host: str, **options: Any) -> None:
         self._lock = RLock()
+        self._pid = os.getpid()  # processes cannot share the connection
         super().__init__(host, **options)
 
     def is_link(self, path: str) -> bool:

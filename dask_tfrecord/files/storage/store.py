@@ -26,7 +26,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from dask_tfrecord.errors import DestinationError
+from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import (
     Filesystem,
     Info,
@@ -38,6 +38,7 @@ from dask_tfrecord.files.storage.filesystem import (
 )
 from dask_tfrecord.files.storage.location import REQUEST_BYTES, ExpectedFile, Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
+from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, open_regular, raise_loop, read_regular
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 
 _S = TypeVar("_S")
@@ -424,7 +425,10 @@ class LocalStore(RenamingStore):
         return [*map(function, items)]
 
     def _ls(self, path: str) -> list[str]:
-        return os.listdir(path) if self._is_plain else super()._ls(path)
+        try:
+            return os.listdir(path) if self._is_plain else super()._ls(path)
+        except OSError as error:
+            raise_loop(error, path)
 
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
         return without_duplicates(LinkFollowingDisk().find(path, withdirs=with_hidden, detail=True))
@@ -486,7 +490,9 @@ class LocalStore(RenamingStore):
                 os.close(descriptor)
 
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
-        return open(path, "rb", buffering=0) if self._is_plain else super()._open_file(path, expected)
+        if self._is_plain:
+            return open(path, "rb", buffering=0, opener=open_regular)
+        return super()._open_file(path, expected)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         return self._look(file.fileno())
@@ -497,15 +503,34 @@ class LocalStore(RenamingStore):
         found = []
         # With fsspec, a file would be opened again for each range.
         for path, group in groupby(ranges, key=itemgetter(0)):
-            file = os.open(path, os.O_RDONLY)
+            file = open_regular(path)
             try:
-                found += [os.pread(file, stop - start, start) for _, start, stop in group]
+                size = os.fstat(file).st_size  # reserve no memory for bytes that the file does not have
+                found += [os.pread(file, max(0, min(stop, size) - start), start) for _, start, stop in group]
             finally:
                 os.close(file)
         return found
 
+    def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
+        return read_regular(path, most_bytes) if self._is_plain else super().read_file(path, most_bytes)
+
+    def read_ends(self, paths: Sequence[str], count: int) -> list[bytes | Exception]:
+        def read(path: str) -> bytes | Exception:
+            try:
+                with open(path, "rb", buffering=0, opener=open_regular) as file:
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - count))
+                    return file.read(count)
+            except (OSError, TFRecordError) as error:
+                return error
+
+        return [*map(read, paths)] if self._is_plain else super().read_ends(paths, count)
+
     def map_file(self, path: str) -> pa.Buffer:
-        return self.follow(path, lambda at: pa.memory_map(at).read_buffer())
+        def read(at: str) -> pa.Buffer:
+            os.close(open_regular(at))
+            return pa.memory_map(at).read_buffer()
+
+        return self.follow(path, read)
 
     def _look(self, path: str | int) -> Info:
         status = os.stat(path)
