@@ -4,19 +4,23 @@ Modules: collection.expr.optimizations.
 """
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import dask
 import dask.dataframe as dd
+import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
+from dask.dataframe.dask_expr._expr import FinalizeComputeDF
 
-from dask_tfrecord import read_tfrecord
+from dask_tfrecord import FileChangedError, explain, read_tfrecord, to_tfrecord
 from dask_tfrecord.collection.expr.optimizations import MIN_FUSED_TASKS
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 
 FILES = 200
 
@@ -137,3 +141,68 @@ def test_all_reads_of_a_query_are_fused_alike(query: Any, root: Path) -> None:
 def test_results_that_are_computed_together_agree_on_the_partitions(ddf: Any) -> None:
     total, first, length = dask.compute(ddf["n"].sum(), ddf["m"].head(2, compute=False), ddf["n"].count())
     assert (total, first.tolist(), length) == (sum(range(2 * FILES)), [0, 1], 2 * FILES)
+
+
+KEYS = [f"k{number:02}" for number in range(70)]
+
+# Queries whose masks need the partitions of few keys, and the number of tasks that read them.
+MASKED: dict[str, tuple[Any, int]] = {
+    "one key": (lambda ddf: ddf[ddf["key"] == "k07"], 1),
+    "no key": (lambda ddf: ddf[ddf["key"] == "other"], 1),
+    "two keys": (lambda ddf: ddf[ddf["key"].isin(["k03", "k60"])]["n"].sum(), 2),
+    "a key and a value": (lambda ddf: ddf[(ddf["key"] < "k10") & (ddf["n"] % 2 == 0)]["n"].count(), 10),
+    "all keys but one": (lambda ddf: ddf[ddf["key"] != "k07"], 69),
+    "statistics": (lambda ddf: ddf[ddf["n"] == 3], 70),
+    "partitions": (lambda ddf: ddf[ddf["key"] == "k07"].map_partitions(len), 70),
+    "cumulative": (lambda ddf: ddf[ddf["key"] == "k07"]["n"].cumsum(), 70),
+    "two masks": (
+        lambda ddf: ddf[ddf["key"] == "k01"]["n"].sum() + ddf[ddf["key"] == "k02"]["n"].max(),
+        2,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("keys") / "data"
+    frame = pd.DataFrame({"key": [*KEYS, *KEYS], "n": range(2 * len(KEYS))})
+    to_tfrecord(frame, root, partition_on="key")
+    return root
+
+
+@pytest.mark.parametrize("query", MASKED)
+def test_partitions_that_a_mask_on_a_partition_column_excludes_run_no_task(
+    query: str, keyed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tasks = MASKED[query]
+    lazy = run(read_tfrecord(keyed))
+    computed = FinalizeComputeDF(lazy.expr).optimize(fuse=False)
+    assert sum(str(key[0]).startswith("read_tfrecord") for key in computed.__dask_graph__()) == tasks
+    found = lazy.compute()
+    monkeypatch.setattr(ReadPlan, "has_task", lambda plan, _: np.ones(plan.npartitions, bool))
+    slow = run(read_tfrecord(keyed))
+    assert lazy.npartitions == slow.npartitions
+    assert lazy.divisions == slow.divisions
+    if isinstance(found, pd.DataFrame | pd.Series):
+        assert_equal = pd.testing.assert_frame_equal if found.ndim == 2 else pd.testing.assert_series_equal
+        assert_equal(found, slow.compute())
+    else:
+        assert found == slow.compute()
+
+
+def test_the_files_of_partitions_that_a_mask_excludes_are_not_touched(keyed: Path, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(keyed, root)
+    ddf = read_tfrecord(root)
+    of_key, of_value = ddf[ddf["key"] == "k07"], ddf[ddf["n"] == 3]
+    shutil.rmtree(root / "key=k00")
+    assert of_key["n"].compute().tolist() == [7, 77]
+    with pytest.raises(FileChangedError, match="key=k00"):
+        of_value.compute()
+
+
+def test_explain_reports_fused_reads_file_by_file(keyed: Path) -> None:
+    ddf = read_tfrecord(keyed)
+    for lazy in (ddf[ddf["key"] == "k07"], ddf[ddf["key"] == "k07"]["n"].sum()):
+        totals = explain(lazy).totals
+        assert (totals["files_opened"], totals["files_left_out"]) == (1, len(KEYS) - 1)

@@ -15,7 +15,8 @@ expression graph.
   also skip individual rows, based on the values in column files (`Decision.skips_rows`). The remaining rows
   keep their index values.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
-  (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
+  (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`). Partitions whose rows all fail the predicate,
+  according to the values of partition columns, then need no task.
 
 The module uses these private names of Dask, which were checked with Dask 2025.5.1 to 2026.8: the expression
 classes imported below, `_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of
@@ -189,7 +190,10 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
         name: Decision(
             common[name],
             read.ignores_partitions
-            or (read.npartitions > MIN_FUSED_TASKS and _ignores_partitions(read, consumers)),
+            or (
+                (read.npartitions > MIN_FUSED_TASKS or common[name] is not None)
+                and _ignores_partitions(read, consumers)
+            ),
             common[name] is not None
             and not any(other is not read and _reads_same_rows(other, read) for other in reads.values()),
         )

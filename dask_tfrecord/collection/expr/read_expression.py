@@ -306,11 +306,24 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
 
     @cached_property
+    def fused(self) -> list[Sequence[int]]:
+        """The partitions that each task reads after fusing.
+
+        Partitions without rows that can pass ``predicate`` are left out, but one partition always remains.
+        """
+        needed = self._partitions
+        if self.predicate is not None:
+            has_task = self.dataset.has_task(self.predicate)
+            needed = [one for one in needed if has_task[self._numbers(one)].any()] or needed[:1]
+        step = partitions_per_task(self._schema, self.dataset.schema, len(needed))
+        return [needed[start : start + step] for start in range(0, len(needed), step)]
+
+    @cached_property
     def _fusion_compression_factor(self) -> float:
         """The number of tasks after fusing, divided by the number of partitions: at most 1."""
         if not self.ignores_partitions or self._has_divisions:
             return 1
-        return 1 / partitions_per_task(self._schema, self.dataset.schema, len(self._partitions))
+        return len(self.fused) / len(self._partitions)
 
     def _lower(self) -> Any:
         check_cluster()  # workers may have joined the cluster since the read was planned
@@ -323,8 +336,14 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
 
 def planned_reads(expr: Expr) -> list[PlannedRead]:
-    """Return the reads of an expression after the rewrites of Dask's optimizer."""
-    found = {one._name: one for one in expr.optimize(fuse=False).walk() if isinstance(one, ReadTFRecord)}
+    """Return the reads of an expression after the rewrites of Dask's optimizer. The partitions of a read are
+    not fused.
+    """
+    every = (
+        one.operand("_expr") if isinstance(one, FusedReads) else one
+        for one in expr.optimize(fuse=False).walk()
+    )
+    found = {one._name: one for one in every if isinstance(one, ReadTFRecord)}
     return [read.planned() for read in found.values()]
 
 
@@ -337,11 +356,8 @@ class FusedReads(FusedIO):
 
     @cached_property
     def _fusion_buckets(self) -> list[Sequence[int]]:
-        """The partitions that each task reads. Without this cache, Dask would divide all partitions for each
-        task.
-        """
-        buckets: list[Sequence[int]] = super()._fusion_buckets
-        return buckets
+        fused: list[Sequence[int]] = self.operand("_expr").fused
+        return fused
 
     def _task(self, name: Key, index: int) -> Task:
         return ReadTask(name, self.operand("_expr").reader, *self._fusion_buckets[index], _data_producer=True)

@@ -316,6 +316,19 @@ class ReadPlan:
                 found.insert(0, self._of_splits(self._rows(index).start + np.flatnonzero(is_pruned)))
         return FileList.joined(found) if found else None
 
+    def has_task(self, predicate: Predicate) -> Mask:
+        """Return a mask of the partitions that must be read if only rows that pass ``predicate`` are needed.
+
+        The other partitions have no such rows according to the values of their partition columns. Nothing
+        depends on their files, so nothing checks that these are unchanged. A partition that is excluded by
+        statistics must be read, because the statistics are wrong if a file has changed.
+        """
+        by_values = self.outcomes(predicate, use_statistics=False).true
+        found: Mask = np.diff(np.append(0, np.cumsum(by_values))[self.partitions.starts]) > 0
+        if len(self.pruned_files):
+            found[0] = True  # the task of the first partition checks these files
+        return found
+
     def _rows(self, index: int) -> slice:
         """Return the slice of the file list that contains a partition's splits."""
         starts = self.partitions.starts
