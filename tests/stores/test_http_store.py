@@ -11,10 +11,13 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from changed_files import NUMBERS, PLANS, SOME
+from pattern_names import rows
 from servers import Web, web_server
 
 from dask_tfrecord import (
     DestinationError,
+    FileChangedError,
     TFRecordError,
     exists,
     explain,
@@ -122,6 +125,24 @@ def test_ranges_are_right_or_refused(web: Web) -> None:
     right_or_refused(lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
     batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=True, seed=7)
     assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]
+
+
+@pytest.mark.parametrize("keep_versions", [True, False])
+def test_a_planned_read_follows_files_that_move_behind_a_web_server(
+    tmp_path: Path, keep_versions: bool
+) -> None:
+    to_tfrecord(rows(*NUMBERS, npartitions=3), tmp_path / "data")
+    with web_server(tmp_path) as web:
+        web.pages = True
+        planned = {name: plan(f"{web.url}/data", {}) for name, plan in PLANS.items()}
+        open_dataset(tmp_path / "data").compact(keep_versions=keep_versions)
+        for name, read in planned.items():
+            if keep_versions:
+                assert sorted(read()) == SOME.get(name, NUMBERS), name
+                continue
+            with pytest.raises(FileChangedError) as caught:
+                read()
+            assert isinstance(caught.value, FileNotFoundError), name
 
 
 @pytest.mark.parametrize("path", ["keys", "foreign/"])
