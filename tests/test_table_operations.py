@@ -132,14 +132,14 @@ def test_a_removal_that_broke_off_is_finished(tmp_path: Path, finishes: str) -> 
 def test_files_and_datasets_of_others_are_left_alone(tmp_path: Path) -> None:
     root = tmp_path / "outer"
     to_tfrecord(one(1), root)
-    for name in ("train", "deep/test", "day=1"):
+    for name in ("more", "deep/other", "day=1"):
         to_tfrecord(one(2), tmp_path / "inner")
         (root / name).parent.mkdir(exist_ok=True)
         (tmp_path / "inner").rename(root / name)  # a write of it there would be refused
     for name in ("foreign.tfrecord", "_tfrecord/notes.txt", "_tfrecord/staging/mine/notes.docx"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
-    shutil.copy(next((root / "train").glob("part-*")), root)
+    shutil.copy(next((root / "more").glob("part-*")), root)
     for is_listed in (True, False):  # a copy of the data files has no snapshot
         if not is_listed:
             (root / "_tfrecord" / "00000001.parquet").unlink()

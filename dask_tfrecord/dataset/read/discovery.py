@@ -50,6 +50,7 @@ from dask_tfrecord.dataset.snapshot.visibility import (
     with_kept_paths,
 )
 from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError, located
+from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, is_part
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
@@ -364,6 +365,8 @@ def _sort_by_key(
 def _sample(
     store: Store, files: FileList, options: ReadOptions, request: ReadRequest, compute_each: ComputeEach
 ) -> Sample:
+    if request.requested.is_whole_schema:  # a task that reads a damaged record raises the error
+        options = replace(options, damage=DamagePolicy("skip"))
     take: Callable[..., Sample] = partial(take_sample, store, files, options=options)
     if request.infer != "sample":
         take = partial(sample_all, store, files, options=options, compute_each=compute_each)
