@@ -184,6 +184,10 @@ class FileEntry:
     open_columns : tuple of str
         The names of the columns that contain values outside the known categories. Only the entry of a newly
         written file contains these names; a snapshot stores them in its schema instead.
+    attempt : str
+        The name of the directory in which the task staged the file, below the staging directory of its run.
+        Several attempts at a task may store different rows, so each has its own directory. Empty if the file
+        has its final path below the staging directory, or is not staged.
     """
 
     path: str
@@ -197,6 +201,7 @@ class FileEntry:
     columns: ColumnFile | None = None
     codec: str | None = None
     open_columns: tuple[str, ...] = field(default=(), compare=False)
+    attempt: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         return f"FileEntry({self.path!r}, {self.records:,} records, {self.bytes:,} bytes)"

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -110,15 +110,17 @@ class WriteRun:
         """Write the files of a partition whose rows are sorted by directory. ``index``, ``count`` and
         ``earlier`` have the same meaning as in `write`.
 
-        If the store can rename files, write the files to the staging directory. If the store cannot rename
-        files, upload the files to their final paths. A marker in the staging directory hides uploaded files
-        from readers. If the run has committed, upload nothing, because a recomputed task might replace
-        committed files with other rows.
+        If the store can rename files, write the files to a new directory below the staging directory, because
+        several attempts at a task may store different rows. If the store cannot rename files, upload the
+        files to their final paths. A marker in the staging directory hides uploaded files from readers. If
+        the run has committed, upload nothing, because a recomputed task might replace committed files with
+        other rows.
         """
         if not self._start():
             return ()
 
-        root = self.path("")
+        attempt = uuid4().hex if self.store.stages_files else ""
+        root = self.path(f"{attempt}/" if attempt else "")
         is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
         def place(directory: str, number: int) -> tuple[str, str]:
@@ -127,7 +129,15 @@ class WriteRun:
             return f"{root}{path}", path
 
         columns = self.column_file(earlier or index)
-        files = tuple(write_files(self.store, place, rows, self.schema, self.options, columns=columns))
+        if columns is not None:
+            columns = columns._replace(path=f"{root}{columns.name}")
+        try:
+            written = write_files(self.store, place, rows, self.schema, self.options, columns=columns)
+        except FileNotFoundError:  # a commit removes the staging directory of its run
+            if self.committed_snapshot() is None:
+                raise
+            return ()
+        files = tuple(replace(file, attempt=attempt) for file in written)
         if logger.isEnabledFor(logging.DEBUG):
             for file in files:
                 what = file.path, file.records, file.bytes

@@ -142,12 +142,20 @@ class Transaction:
     known : Newest, optional
         For an append or an expire that only this process may commit: the newest version when the operation
         was planned. While ``known`` is the newest version, the commit reads no version.
+    attempts : mapping of str to str, optional
+        Maps the paths of staged files to `FileEntry.attempt`.
     """
 
     def __init__(
-        self, run: WriteRun, operation: Operation, files: FileList | None = None, known: Newest | None = None
+        self,
+        run: WriteRun,
+        operation: Operation,
+        files: FileList | None = None,
+        known: Newest | None = None,
+        attempts: Mapping[str, str] | None = None,
     ) -> None:
         self.run, self.operation, self.store = run, operation, run.store
+        self._attempts = attempts or {}
         self.files = from_entries([], run.schema, run.partitioning) if files is None else files
         self.newest: Snapshot | None = None
         self._known = known
@@ -251,7 +259,7 @@ class Transaction:
         self._log(4, f"publish {len(files)} files")
         present = None
         if (len(files) or STARTED in marks) and (self.store.stages_files or publishes):
-            present = publish_files(run, files, found)
+            present = publish_files(run, files, found, self._attempts)
         self._log(5, "make the next snapshot")
         used = operation.used(with_stamps(self.store, files, present))
         change = operation.change(run, self.newest, used)
@@ -347,7 +355,9 @@ def commit(
     if names := {name for entry in entries for name in entry.open_columns}:
         run = replace(run, schema=run.schema.opened(names))
     files = from_entries(entries, run.schema, run.partitioning)
-    return Transaction(run, operation, files, known).commit()
+    attempts = {one.path: one.attempt for one in entries if one.attempt}
+    attempts |= {one.columns.path: one.attempt for one in entries if one.attempt and one.columns}
+    return Transaction(run, operation, files, known, attempts).commit()
 
 
 def written(run: WriteRun, snapshot: Snapshot) -> Commit:
@@ -413,14 +423,15 @@ def _remove_files(run: WriteRun) -> None:
 
 
 def publish_files(
-    run: WriteRun, files: FileList, found: FoundFiles | None = None
+    run: WriteRun, files: FileList, found: FoundFiles | None = None, attempts: Mapping[str, str] | None = None
 ) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths. Readers do not see the files until the commit. No file
     is replaced: if an earlier attempt of this run has published a file with the same content, it stays.
 
     If the store cannot rename files, only remove the run's uploaded files that are not in ``files``, and
     return fsspec's info about all files of the dataset. ``found`` is an existing listing. If ``found`` is
-    None, the function lists the files when necessary. Raise ConcurrentWriteError if a file of the run no
+    None, the function lists the files when necessary. ``attempts`` maps the paths of staged files to
+    `FileEntry.attempt`. Raise ConcurrentWriteError if a file of the run no
     longer exists, for example because an earlier attempt has found a conflict and removed it, or if another
     attempt has published other rows under the same name. Raise DestinationError if the filesystem stores a
     partition directory under another name.
@@ -429,9 +440,10 @@ def publish_files(
     names = listed_paths(files)
     if store.stages_files:
         for name in names:
-            target = store.join(name)
+            target, attempt = store.join(name), (attempts or {}).get(name)
+            source = run.staged(f"{attempt}/{name}" if attempt else name)
             try:
-                store.publish(run.staged(name), target)
+                store.publish(source, target)
             except FileNotFoundError:
                 if not store.fs.exists(target):  # no attempt of this run has moved the file to `target`
                     raise _removed(run, name) from None
@@ -439,7 +451,7 @@ def publish_files(
                 FileExistsError
             ):  # an attempt of this run has moved the file, and the task may have run again
                 with suppress(FileNotFoundError):
-                    if not _have_same_content(store, run.staged(name), target):
+                    if not _have_same_content(store, source, target):
                         raise _written_twice(store, name) from None
         directories = _with_parents(map(parent_of, names))
         for directory in directories:

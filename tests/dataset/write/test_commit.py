@@ -42,6 +42,7 @@ from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Create, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Transaction, commit, note_replaced
+from dask_tfrecord.files.storage import store as stores
 from dask_tfrecord.files.storage.store import LocalStore, Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -501,7 +502,22 @@ def test_tasks_that_run_again_after_a_killed_commit_replace_no_published_file(
     assert data == {path: run.store.fs.cat_file(run.store.join(path)) for path in data}
 
 
-def test_a_file_that_another_process_staged_anew_is_not_published(place: str) -> None:
+@pytest.mark.parametrize("rows", [[3, 4], [1, 1 << 40]], ids=["as many bytes", "other bytes"])
+def test_a_commit_publishes_the_files_of_the_attempt_whose_result_it_has(place: str, rows: list[int]) -> None:
+    """Another attempt at the task has stored other rows meanwhile."""
+    run = WriteRun(Store.at(place), Schema.from_arrow(pa.schema({"n": pa.int64()})), columnar=("n",))
+    first = run.write(pa.table({"n": [1, 2]}), 0, 1)
+    run.write(pa.table({"n": rows}), 0, 1)
+    commit(run, Create(), first)
+    assert values(place) == [1, 2]
+    assert open_dataset(place).verify()["agrees"].all()
+
+
+def test_an_uploaded_file_that_another_attempt_replaced_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
+    place = f"memory://{tmp_path}/data"
     run = WriteRun(Store.at(place), Schema.from_arrow(pa.schema({"n": pa.int64()})))
     first = run.write(pa.table({"n": [1, 2]}), 0, 1)
     run.write(pa.table({"n": [1, 1 << 40]}), 0, 1)
