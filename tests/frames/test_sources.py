@@ -355,7 +355,7 @@ def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Pat
         (
             lambda: polars_frame(TABLE)["n"],
             {},
-            r"Series is one column, .* pass column\.to_frame\(\)",
+            r'Series is one column, .* pass column\.to_frame\("n"\)',
         ),
     ],
 )
