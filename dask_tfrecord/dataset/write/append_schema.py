@@ -336,6 +336,7 @@ def _described(store: Store) -> DescribedColumns | None:
         return described_columns(lambda name: store.read_file(store.join(name)), "names")
 
 
+@redact_errors
 def existing_columns(store: Store, newest: Snapshot | None) -> Schema | None:
     """Return the columns of an existing dataset, or None if neither a snapshot nor TFDS describes them."""
     if newest is not None:
