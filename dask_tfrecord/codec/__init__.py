@@ -315,11 +315,17 @@ class Decoder:
         verify_crc: bool = True,
         max_record_bytes: int = MAX_RECORD_BYTES,
         known: Sequence[FeatureKey] | None = None,
+        one_map: bool = False,
     ) -> None:
         self.columns = tuple(columns)
         self._schema = decoded_schema(self.columns)
         self._kernel = _kernel.Decoder(
-            self.columns, record_type, verify_crc=verify_crc, max_record_bytes=max_record_bytes, known=known
+            self.columns,
+            record_type,
+            verify_crc=verify_crc,
+            max_record_bytes=max_record_bytes,
+            known=known,
+            one_map=one_map,
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:

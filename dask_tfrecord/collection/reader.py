@@ -189,6 +189,7 @@ def read_tfrecord(
         How the read treats a feature without a column, which can occur because no sampled record contains the
         feature. ``extra="raise"`` raises an error, but only if all columns are read and ``schema`` is not a
         complete schema. Records are not checked if ``filters`` skip them before they are read.
+        Every read raises for a feature list whose column reads the context of other records, or the reverse.
         ``extra="ignore"`` leaves out features for which the DataFrame has no column.
     include_path_column : bool or str, default False
         If True, add a column ``path`` with the path of each record's file; a string sets another column name.

@@ -128,12 +128,13 @@ def read_request(
         quarantine = destination(rare.quarantine_path, storage_options, filesystem)
     damage = DamagePolicy(on_corrupt, rare.max_corrupt, quarantine)
     check_policy(damage)
+    is_complete = isinstance(schema, pa.Schema | Schema | Snapshot)
     options = ReadOptions(
         compression=arguments.compression(compression, "infer"),
         verify_crc=rare.verify_crc,
         max_record_bytes=arguments.record_limit(rare.max_record_bytes),
         max_features=rare.max_features,
-        extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
+        extra="other names" if extra == "raise" and is_complete else extra,
         damage=damage,
         path_column=arguments.origin_column(include_path_column, "path"),
         offset_column=arguments.origin_column(rare.include_offset_column, "offset"),

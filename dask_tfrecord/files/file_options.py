@@ -15,6 +15,10 @@ ReadCompression = Compression | Literal["infer"] | None
 # What to do with a feature that is not in the schema: raise an error, or ignore the feature.
 Extra = Literal["raise", "ignore"]
 
+# With "other names", as with a complete schema, a feature that is not in the schema is ignored, unless it has
+# the name of a column: the feature list "x" if a column reads "x" from the context, or the reverse.
+ReadExtra = Extra | Literal["other names"]
+
 
 @dataclass(frozen=True)
 class SchemaEvidence:
@@ -48,7 +52,7 @@ class ReadOptions:
     verify_crc: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
     max_features: int | None = None
-    extra: Extra = "raise"
+    extra: ReadExtra = "raise"
     damage: DamagePolicy = RAISE
     path_column: str | None = None
     offset_column: str | None = None

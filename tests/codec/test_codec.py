@@ -326,3 +326,25 @@ def test_a_record_outside_its_buffer_is_refused(place: tuple[int, int, int]) -> 
     for row in (2, -1):
         with pytest.raises(IndexError, match="outside the places"):
             decoder.feed_records(data, places, np.array([row]))
+
+
+def test_examples_are_decoded_alike_as_sequence_examples() -> None:
+    """Records of the same layout are decoded together, also if they could have feature lists."""
+    records = [{"a": ("int64", [n]), "b": ("bytes", [b"%d" % n])} for n in range(500)]
+    records[300] |= {"c": ("float", [oracle.float_bits(0.5)])}
+    data = oracle.features_file(records)
+    lists = oracle.serialize(
+        Record({"a": Feature("int64", [7])}, {"l": [Feature("int64", [1, 2])]}), "sequence_example"
+    )
+    columns = [
+        Column("a", "int64", 0),
+        Column("b", "bytes", 0),
+        Column("c", "float", 0),
+        Column("l", "int64", 2),
+    ]
+    decoder = Decoder(columns, "sequence_example")
+    found = decoder.decode(data + oracle.frame(lists) + data, final=True).batch.to_pydict()
+    plain = Decoder(columns[:3], "example").decode(data, final=True).batch.to_pydict()
+    assert found["l"] == [None] * 500 + [[[1, 2]]] + [None] * 500
+    for name, last in (("a", 7), ("b", None), ("c", None)):
+        assert found[name] == [*plain[name], last, *plain[name]]

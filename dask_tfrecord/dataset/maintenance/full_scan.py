@@ -228,7 +228,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
         library="",
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
-        partial=bool(dataset.ignored_features) or dataset.options.extra == "ignore",
+        partial=bool(dataset.ignored_features) or dataset.options.extra != "raise",
     )
 
 
@@ -246,7 +246,8 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_ea
     unproven = files.filter(changed)
     unproven = unproven.with_columns({"crc32c": pa.nulls(len(unproven), pa.uint32())})
     entries = []
-    found = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    options = ReadOptions(extra="ignore" if snapshot.partial else "raise")
+    found = _read_files(store, unproven, snapshot.schema, options, compute_each)
     described = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
     for before, now in zip(described, found, strict=True):
         is_same = now.crc32c == before.crc32c
@@ -347,6 +348,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         schema.record_type,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
+        one_map=options.extra != "ignore",
     )
     encoder = Encoder(schema.columns, schema.record_type)
     columns = statistics.empty_statistics(schema)

@@ -82,7 +82,9 @@ def infer_columns(
         sample = _without_feature_lists(sample, request, types)
     if requested.is_whole_schema:
         _warn_of_bytes(sample)
-        fields = placed(requested.fields(types, sample.known_type), sample, request.is_requested)
+        one_map = request.options.extra == "other names"
+        fields = requested.fields(types, sample.known_type)
+        fields = placed(fields, sample, request.is_requested, one_map=one_map)
         return InferredColumns(Schema(fields, sample.known_type))
     if sample.record_type == "bytes":
         if PAYLOAD.name in partition_names and not types:
@@ -204,13 +206,17 @@ def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 
 
 def placed(
-    fields: Sequence[Field], sample: Sample, is_requested: Callable[[str], bool] = lambda _: True
+    fields: Sequence[Field],
+    sample: Sample,
+    is_requested: Callable[[str], bool] = lambda _: True,
+    *,
+    one_map: bool = False,
 ) -> tuple[Field, ...]:
     """Return given columns, changed so that they read the map of the records that has their features: the
     context or the feature lists.
 
     Raise SchemaError for a column that is requested, but that cannot read this map. Without this error, all
-    values of the column would be null.
+    values of the column would be null. If ``one_map`` is True, also raise if both maps have the feature.
     """
     if sample.record_type == "bytes":
         return (*fields,)
@@ -219,7 +225,7 @@ def placed(
     with_values = maps_of((one.name, one.feature_list) for one in features if one.kinds)
     found = tuple(in_map(item, maps) for item in fields)
     for item in filter(lambda one: is_requested(one.name), found):
-        if item.spec is not None and len(with_values.get(item.name, ())) == 2:
+        if one_map and len(with_values.get(item.name, ())) == 2:
             raise _in_both_maps(*(one for one in features if one.name == item.name))
         if (name := misplaced(item, with_values)) is not None:
             raise _misplaced(item, next(one for one in features if one.name == name))

@@ -242,7 +242,7 @@ class ReadPlan:
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
         """Return all features that records may have, or None if features without a column are ignored."""
         reads_all = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
-        if not reads_all or self.options.extra == "ignore":
+        if not reads_all or self.options.extra != "raise":
             return None
         not_stored = {*self.partition_values, *self.options.origin_columns}
         stored = (item for item in self.schema.fields if item.name not in not_stored)

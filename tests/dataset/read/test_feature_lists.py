@@ -240,6 +240,43 @@ def test_a_feature_in_both_maps_needs_a_choice(tmp_path: Path) -> None:
         table(tmp_path, schema=tmp_path / "schema.pbtxt")
 
 
+def late(tmp_path: Path) -> Path:
+    """Files of which the sample sees "x" in the context only, and one with "x" in the feature lists."""
+    usual = oracle.records_file([oracle.serialize(Record({"x": Feature("int64", [1])}), "sequence_example")])
+    other = oracle.serialize(Record({}, {"x": [Feature("int64", [2])]}), "sequence_example")
+    files = {f"{number:02}.tfrecord": usual for number in range(20)}
+    for number in range(1, 19):  # one after the other is outside the sample
+        path = fill(
+            tmp_path / str(number), files | {f"{number:02}.tfrecord": usual + oracle.records_file([other])}
+        )
+        try:
+            read_tfrecord(path)
+        except SchemaError:
+            continue
+        return path
+    raise AssertionError("the sample has every file")
+
+
+def test_a_feature_that_moves_to_the_other_map_outside_the_sample_raises(tmp_path: Path) -> None:
+    path = late(tmp_path)
+    types = {"x": LIST}
+    for keywords in (
+        {},
+        {"columns": ["x"]},
+        {"schema": pa.schema(types)},
+        {"schema": types, "columns": ["x"]},
+    ):
+        with pytest.raises(
+            SchemaError, match="'x': the record has the feature in the feature lists"
+        ) as caught:
+            table(path, **keywords)
+        assert caught.value.record == 1
+    found = table(path, schema=pa.schema(types), extra="ignore")["x"].to_pylist()
+    assert (found.count([1]), found.count(None)) == (20, 1)
+    with pytest.raises(SchemaError):
+        open_dataset(path, schema=pa.schema(types)).add_snapshot()
+
+
 def test_record_type_example_refuses_to_drop_feature_lists(path: Path) -> None:
     with pytest.raises(
         SchemaError, match='feature list, which record_type="example" does not read'

@@ -69,6 +69,15 @@ class Decoder {
     for (const DecodedColumn& column : columns_) unknown_.allow(column.spec.name, column.spec.depth == 2);
   }
 
+  // After this call, a record is damaged if a feature with the name of a column is in the map that the column does not
+  // read. All other features are allowed.
+  void expect_one_map() {
+    for (const DecodedColumn& column : columns_) {
+      const bool list = column.spec.depth != 2;
+      if (!slots_[list].count(column.spec.name)) unknown_.refuse(column.spec.name, list);
+    }
+  }
+
   // Decodes the whole records at the start of `data`, and appends them to the batch that take() returns. Unless
   // `final`, an incomplete last record is left to the next call, which must get it from its start. Damage ends the call
   // before the damaged record. The next call may go on after it with the same batch. About `more` bytes of records are
@@ -337,7 +346,8 @@ class Decoder {
     Fault fault;
     const auto slot_of = [this](const std::string& name) { return features_.slot_of(name); };
     for (size_t i = 0; i < records_.size(); ++i) {
-      if (type_ == RecordType::kExample) {
+      // A SequenceExample of this layout has no feature lists.
+      if (type_ != RecordType::kBytes) {
         const size_t alike = alike_.decode(records_.data() + i, records_.size() - i, data.end, rows_);
         rows_ += static_cast<int64_t>(alike);
         i += alike;
@@ -348,7 +358,7 @@ class Decoder {
         break;
       }
       ++rows_;
-      if (type_ == RecordType::kExample) alike_.learn(records_[i], slot_of);
+      if (type_ != RecordType::kBytes) alike_.learn(records_[i], slot_of);
     }
     int64_t good = rows_;
     for (size_t i = 0; i < columns_.size(); ++i) {

@@ -19,9 +19,13 @@ class UnknownFeatures {
   // Makes all features unknown except those that allow() names. Until this call, every feature is allowed.
   void allow_none() { allows_all_ = false; }
   void allow(const std::string& name, bool list) { allowed_[list].insert(name); }
+  // Makes one feature unknown, although every other feature is allowed.
+  void refuse(const std::string& name, bool list) { refused_[list].insert(name); }
 
   // Returns true if the feature is not unknown.
-  bool allows(const std::string& name, bool list) const { return allows_all_ || allowed_[list].count(name); }
+  bool allows(const std::string& name, bool list) const {
+    return allows_all_ ? !refused_[list].count(name) : allowed_[list].count(name) != 0;
+  }
 
   // Forgets the unknown features of the last record.
   void clear() {
@@ -79,6 +83,7 @@ class UnknownFeatures {
 
   bool allows_all_ = true;
   std::unordered_set<std::string> allowed_[2];  // features, feature lists
+  std::unordered_set<std::string> refused_[2];
   std::unordered_map<std::string, Found> found_;
   uint64_t count_ = 0;
   Values values_;
