@@ -3,7 +3,7 @@
 The package `codec` works on bytes and Arrow data, and opens no files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -60,6 +60,7 @@ _SCHEMA_PROBLEMS = {
     "not a scalar": "holds {found} values, the column is a scalar",
     "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
     "unknown feature": "the record has this feature, the schema does not",
+    "inexact integer": "the record holds the integer {found}, which no 32-bit float equals",
 }
 
 # The reasons that the kernel reports for a damaged record whose length is intact.
@@ -118,6 +119,8 @@ class Damage(NamedTuple):
 
     def _remedies(self, column: Column) -> list[Remedy]:
         """Return remedies: keyword arguments with which a read accepts the record."""
+        if self.reason == "inexact integer":
+            return [Remedy("schema", {column.name: None}, "leave the column out")]
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
@@ -316,6 +319,7 @@ class Decoder:
         max_record_bytes: int = MAX_RECORD_BYTES,
         known: Sequence[FeatureKey] | None = None,
         one_map: bool = False,
+        integers: Collection[str] = (),
     ) -> None:
         self.columns = tuple(columns)
         self._schema = decoded_schema(self.columns)
@@ -326,6 +330,7 @@ class Decoder:
             max_record_bytes=max_record_bytes,
             known=known,
             one_map=one_map,
+            integers=[*integers],
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:

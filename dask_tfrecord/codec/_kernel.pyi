@@ -81,11 +81,12 @@ class Decoder:
     neither a column nor known is damage. Each element of ``known`` consists of a feature's name, and True if
     the feature is a feature list. A feature of the context and a feature list of the same name are two
     features. If ``known`` is None and ``one_map`` is True, a feature with a kind is damage if only its name
-    is that of a column: a feature list where the column reads the context, or the reverse. A record that is a
-    message of another type is damage. A record counts as a message of another type if no feature has a kind,
-    and the record has at least one of these parts: an unknown field, a malformed feature, or a map entry
-    without a value and with control characters in its name. The decision depends only on the bytes of the
-    record, and an `Inference` decides in the same way.
+    is that of a column: a feature list where the column reads the context, or the reverse. The columns of
+    floats in ``integers`` also read integers. An integer that no 32-bit float equals is damage. A record that
+    is a message of another type is damage. A record counts as a message of another type if no feature has a
+    kind, and the record has at least one of these parts: an unknown field, a malformed feature, or a map
+    entry without a value and with control characters in its name. The decision depends only on the bytes of
+    the record, and an `Inference` decides in the same way.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Decoder:
         max_record_bytes: int = 2147483647,
         known: Sequence[tuple[str, bool]] | None = None,
         one_map: bool = False,
+        integers: Sequence[str] = (),
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool, more: int = 0) -> tuple[int, int, Damage | None]:
         """Decode the complete records at the start of ``data``. Return (records of this call, bytes used,

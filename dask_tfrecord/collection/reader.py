@@ -180,8 +180,8 @@ def read_tfrecord(
         The type of the message in each record. ``record_type="bytes"`` accepts any payload, and reads the
         payloads into one binary column, ``record``. ``record_type="infer"`` selects "bytes" for records that
         are not messages and, with a warning, for messages that are not Examples. "example" reads only the
-        context of sequence examples, and raises if they have feature lists, unless ``extra`` is "ignore" or
-        ``columns`` names the columns to read.
+        context of sequence examples, and raises if sampled records have feature lists, unless ``extra`` is
+        "ignore" or ``columns`` names the columns to read.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
         The codec of the files. "infer" detects the codec of each file from its first bytes, not from its
         name. TensorFlow's codec names "GZIP", "ZLIB" and "" are accepted.

@@ -45,7 +45,7 @@ class ReadOptions:
     If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
     name the columns for the file and the offset of each record; None means that the column is not requested.
     ``is_type_inferred`` is True if the records are read as Examples because no sampled record had a feature
-    list.
+    list. ``integers`` names the columns that read integers as floats, because ``schema=`` asks for floats.
     """
 
     compression: ReadCompression = "infer"
@@ -57,11 +57,20 @@ class ReadOptions:
     path_column: str | None = None
     offset_column: str | None = None
     is_type_inferred: bool = False
+    integers: frozenset[str] = frozenset()
     evidence: SchemaEvidence | None = None
 
     @property
     def origin_columns(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.path_column, self.offset_column)))
+
+    @property
+    def expects_one_map(self) -> bool:
+        """True if a feature with the name of a column must be in the map that the column reads.
+
+        A snapshot may describe records that have such a feature in both maps, because somebody chose one.
+        """
+        return self.extra == "other names" or (self.extra == "raise" and self.is_type_inferred)
 
     def decoded_type(self, record_type: RecordType) -> RecordType:
         """Return the record type with which the kernel decodes the records.

@@ -340,8 +340,8 @@ class TableReader:
         rules = self._rules
         if self.options.damage.skips:  # `check` verifies the checksums
             rules["verify_crc"] = False
-        one_map = self.options.extra != "ignore"
-        return Decoder(self.stored.columns, known=self.known, one_map=one_map, **rules)
+        rules |= {"one_map": self.options.expects_one_map, "integers": self.options.integers}
+        return Decoder(self.stored.columns, known=self.known, **rules)
 
     def check(self) -> Callable[..., Checked] | None:
         """Return the function that finds damage to skip, or None if the options do not skip damage.

@@ -137,6 +137,11 @@ def is_list(type_: pa.DataType) -> bool:
     return bool(is_plain or is_list_view(type_))
 
 
+def list_depth(type_: pa.DataType) -> int:
+    """Return the number of nested list levels of a type."""
+    return 1 + list_depth(type_.value_type) if is_list(type_) else 0
+
+
 def innermost(type_: pa.DataType) -> pa.DataType:
     if isinstance(type_, pa.BaseExtensionType):
         return innermost(type_.storage_type)

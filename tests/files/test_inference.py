@@ -181,6 +181,40 @@ def test_two_kinds_in_one_file_or_two_maps_are_refused(tmp_path: Path) -> None:
         infer(tmp_path, content)
 
 
+@pytest.mark.parametrize("type_", [pa.float32(), pa.float64(), pa.list_(pa.float32())])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_float_type_reads_integers_and_floats(tmp_path: Path, type_: pa.DataType, late: bool) -> None:
+    """One of the kinds may be outside the sample."""
+    values: list[list[Any]] = [[1], [2.5], [-(2**24)], [], [0]]
+    records = [
+        {"x": ("float", [oracle.float_bits(one) for one in row]) if row and row[0] == 2.5 else ("int64", row)}
+        for row in values
+    ]
+    usual = file_of({"x": ("float", [oracle.float_bits(0.5)])})
+    root = directory_of(tmp_path, *([usual] * 30 if late else []), file_of(*records), *[usual] * 30 * late)
+    expected = [row if pa.types.is_list(type_) else (row or [None])[0] for row in values]
+    for schema in ({"x": type_}, pa.schema({"x": type_})):
+        found = open_dataset(root, schema=schema).to_table()["x"].to_pylist()
+        assert [one for one in found if one not in (0.5, [0.5])] == expected
+    with pytest.raises(SchemaError, match="records hold integers and floats, and a column of a snapshot"):
+        open_dataset(root, schema={"x": type_}).add_snapshot()
+    with pytest.raises(SchemaError, match="int64") as caught:
+        open_dataset(root).to_table()
+    suggested = [
+        one for one in caught.value.other_remedies or caught.value.remedies if one.keyword == "schema"
+    ]
+    assert any(value == {"x": pa.float64()} for value in (one.value for one in suggested))
+
+
+@pytest.mark.parametrize("value", [2**24 + 1, -(2**24) - 1, 2**63 - 1, -(2**63) + 1])
+def test_an_integer_that_no_float_equals_raises(tmp_path: Path, value: int) -> None:
+    directory_of(tmp_path, file_of({"x": ONE}, {"x": ("int64", [value])}))
+    with pytest.raises(SchemaError, match=f"the record holds the integer {value}, which no") as caught:
+        open_dataset(tmp_path, schema={"x": "float64"}).to_table()
+    assert (caught.value.feature, caught.value.record) == ("x", 1)
+    assert open_dataset(tmp_path, schema={"x": "int64"}).to_table()["x"].to_pylist() == [1, value]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_type_that_looks_where_the_feature_is_not_is_refused(tmp_path: Path, whole: bool) -> None:
     """A column that reads the wrong map would be all null."""

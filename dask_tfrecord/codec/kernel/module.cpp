@@ -83,11 +83,13 @@ nb::object damage_tuple(const tfr::Damage& damage) {
 class PyDecoder {
  public:
   PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc,
-            uint64_t max_record_bytes, const std::optional<KnownFeatures>& known, bool one_map)
+            uint64_t max_record_bytes, const std::optional<KnownFeatures>& known, bool one_map,
+            const std::vector<std::string>& integers)
       : type_(parse_record_type(record_type)),
         decoder_(parse_columns(columns, type_), type_, frame_rules(verify_crc, max_record_bytes)) {
     if (known) decoder_.expect_only(*known);
     if (!known && one_map) decoder_.expect_one_map();
+    decoder_.take_integers(integers);
   }
 
   nb::tuple feed(nb::handle data, bool final, uint64_t more) {
@@ -383,9 +385,10 @@ NB_MODULE(_kernel, m) {
       .def("statistics", &PyEncoder::statistics, "bounds"_a);
   nb::class_<PyDecoder>(m, "Decoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t,
-                    const std::optional<KnownFeatures>&, bool>(),
+                    const std::optional<KnownFeatures>&, bool, const std::vector<std::string>&>(),
            "columns"_a, "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
-           "max_record_bytes"_a = tfr::kMaxRecordBytes, "known"_a = nb::none(), "one_map"_a = false)
+           "max_record_bytes"_a = tfr::kMaxRecordBytes, "known"_a = nb::none(), "one_map"_a = false,
+           "integers"_a = std::vector<std::string>())
       .def("feed", &PyDecoder::feed, "data"_a, nb::kw_only(), "final"_a, "more"_a = 0)
       .def("feed_records", &PyDecoder::feed_records, "data"_a, "places"_a, "rows"_a)
       .def("take", &PyDecoder::take);

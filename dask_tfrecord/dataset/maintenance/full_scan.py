@@ -39,6 +39,7 @@ from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
     FileChangedError,
+    SchemaError,
     TFRecordError,
     index_again,
 )
@@ -217,7 +218,14 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
     values = dataset.partition_values
     schema = dataset.schema.select(name for name in dataset.schema.names if name not in values)
     partitioning = dataset.schema.select(values).fields if values else ()
-    entries = _read_files(dataset.store, dataset.files, schema, dataset.options, compute_each)
+    try:
+        entries = _read_files(dataset.store, dataset.files, schema, dataset.options, compute_each)
+    except SchemaError as error:
+        if error.feature in dataset.options.integers and error.problem.endswith("int64"):
+            problem = "records hold integers and floats, and a column of a snapshot has one kind"
+            advice = "read the files with schema=, and write them to another directory with to_tfrecord"
+            raise error.replaced(problem=problem, advice=advice, remedies=()) from None
+        raise
     values = {item.name: values[item.name].cast(value_type(item.type)) for item in partitioning}
     codecs = {entry.codec for entry in entries}
     return Snapshot(
@@ -246,8 +254,7 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_ea
     unproven = files.filter(changed)
     unproven = unproven.with_columns({"crc32c": pa.nulls(len(unproven), pa.uint32())})
     entries = []
-    options = ReadOptions(extra="ignore" if snapshot.partial else "raise")
-    found = _read_files(store, unproven, snapshot.schema, options, compute_each)
+    found = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
     described = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
     for before, now in zip(described, found, strict=True):
         is_same = now.crc32c == before.crc32c
@@ -348,7 +355,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         schema.record_type,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
-        one_map=options.extra != "ignore",
+        one_map=options.extra == "other names",
     )
     encoder = Encoder(schema.columns, schema.record_type)
     columns = statistics.empty_statistics(schema)

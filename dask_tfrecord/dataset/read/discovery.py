@@ -145,7 +145,11 @@ def _discover_by_listing(
     store, files = listing.store, listing.files.filter(chosen.mask)
     if chosen.records is not None:
         files = files.with_columns({"records": chosen.records})
-    options = replace(request.options, is_type_inferred=request.known_record_type == "infer")
+    options = replace(
+        request.options,
+        is_type_inferred=request.known_record_type == "infer",
+        integers=requested.floats,
+    )
     sample = partial(_sample, store, files, options, request, compute_each)
     described = None if chosen.description is None else _described_columns(store, chosen.description, request)
     columns = infer_columns(request, [*values], sample, described)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import KIND_TYPES, FeatureKey
+from dask_tfrecord.codec import KIND_TYPES, FeatureKey, nested
 from dask_tfrecord.dataset.read.layouts import SPLIT
 from dask_tfrecord.dataset.read.requested_columns import (
     ReadRequest,
@@ -34,9 +34,12 @@ from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.schema.feature_maps import in_map, maps_of, misplaced, stored_fields
 from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.schema.logical_types import is_list
+from dask_tfrecord.schema.logical_types import is_list, list_depth
 from dask_tfrecord.schema.struct_types import of_structs
 from dask_tfrecord.schema.tfds import DescribedColumns
+
+# The kinds of features that a column of floats can read.
+_NUMBERS = {"int64", "float"}
 
 # The only column of files with the record type "bytes".
 PAYLOAD = pa.field("record", pa.binary())
@@ -267,15 +270,15 @@ def _without_feature_lists(sample: Sample, request: ReadRequest, types: Mapping[
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], request: ReadRequest) -> Sample:
     """Correct the inferred record type of a sample if the given types require another record type."""
     record_type, stated = request.known_record_type, request.requested.record_type
-    nested = stated == "sequence_example"
+    is_nested = stated == "sequence_example"
     # The form of a column says which features store nested lists in Examples.
     given = request.requested.given
     plain = {name: type_ for name, type_ in types.items() if name not in given or given[name].form is None}
-    nested |= any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(plain).values())
+    is_nested |= any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(plain).values())
     # A user who passes types knows that the records contain features.
     if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")
-        nested = nested or any(feature.feature_list for feature in sample.features)
+        is_nested = is_nested or any(feature.feature_list for feature in sample.features)
     is_payload = len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
     if sample.record_type == "bytes" and record_type == "infer" and types and (stated or not is_payload):
         raise SchemaError(
@@ -285,7 +288,7 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], request:
             Remedy("record_type", "bytes", "read the payloads unparsed"),
         )
     # The type "example" was inferred, because no sampled record contains a feature list.
-    if nested and record_type == "infer" and sample.known_type == "example":
+    if is_nested and record_type == "infer" and sample.known_type == "example":
         return replace(sample, record_type="sequence_example")
     return sample
 
@@ -319,7 +322,11 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
         if len(feature.kinds) > 1:
             (kind, first), (other_kind, other) = list(feature.kinds.items())[:2]
             problem = f"holds {kind} here and {other_kind} in {other.path}, record {other.record:,}"
-            errors[name] = SchemaError(problem, **first._asdict(), feature=name, **_exclusion([name]))
+            found = _exclusion([name])
+            if {*feature.kinds} == _NUMBERS:
+                as_floats = {name: nested(pa.float64(), list_depth(type_of(feature)))}
+                found["remedies"].append(Remedy("schema", as_floats, "read integers as floats"))
+            errors[name] = SchemaError(problem, **first._asdict(), feature=name, **found)
         elif name in previous:
             errors[name] = _in_both_maps(previous[name], feature)
         previous[name] = feature
@@ -438,6 +445,7 @@ def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaEr
     if allowed is None:  # records may contain features without a column
         allowed = [(feature.name, feature.feature_list) for feature in sample.features]
     drifts = find_drift(sample, schema, allowed)
+    drifts = [one for one in drifts if one.name not in options.integers or {*one.kinds} - _NUMBERS]
     drift = next((one for one in drifts if one.name == error.feature), None)
     if drift is None:
         return error.replaced(remedies=of_structs(error.remedies, _structs(schema.fields)))
@@ -457,6 +465,11 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
+    types |= {
+        drift.name: nested(pa.float64(), list_depth(drift.type))
+        for drift in drifts
+        if drift.name not in unreadable and _all_kinds(drift, evidence) == _NUMBERS
+    }
     without_column = [name for name in types if name not in schema.names]
     if evidence is None and without_column:
         ignored = IGNORE_FEATURES
@@ -483,14 +496,21 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
     """Return True if no single column type fits the feature both in this file and in the sampled files.
 
-    No type fits a feature that has two kinds, or that occurs in both the context and the feature lists.
+    No type fits a feature that has two kinds, except integers and floats, or that occurs in both the context
+    and the feature lists.
     """
     if drift.has_two_maps or (drift.is_in_other_map and drift.expected is not None):
         return True
+    kinds = _all_kinds(drift, evidence)
+    return len(kinds) > 1 and kinds != _NUMBERS
+
+
+def _all_kinds(drift: Drift, evidence: SchemaEvidence | None) -> set[str]:
+    """Return the kinds of the feature in this file and in the sampled files."""
     sampled: tuple[str | None, ...] = ()
     if evidence is not None and drift.name not in evidence.untyped:
         sampled = evidence.given_kinds.get(drift.name, (drift.expected,))
-    return len({*drift.kinds, *sampled} - {None}) > 1
+    return {kind for kind in (*drift.kinds, *sampled) if kind is not None}
 
 
 def _kind(column: Field) -> str:

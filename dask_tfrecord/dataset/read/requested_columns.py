@@ -61,6 +61,16 @@ class RequestedColumns:
             fields |= {item.name: self._as_given(item) for item in made.fields}
         return tuple(fields[name] for name in types)
 
+    @cached_property
+    def floats(self) -> frozenset[str]:
+        """The columns to which ``schema=`` gives a float type. They read integers, too.
+
+        A schema of another library says which kind a feature has, so its columns read only this kind.
+        """
+        types = {} if self.record_type is not None else self.types
+        leaves = (leaf for item in types.items() for leaf in Field(*item).leaves)
+        return frozenset(leaf.name for leaf in leaves if pa.types.is_floating(innermost(leaf.type)))
+
     def _as_given(self, item: Field) -> Field:
         """Return the column with what its given `Field` says about feature lists."""
         given = self.given.get(item.name, item)

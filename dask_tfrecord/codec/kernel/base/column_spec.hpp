@@ -13,7 +13,8 @@ enum class Kind : uint8_t { kInt64, kFloat, kBytes, kString };  // kString: byte
 struct ColumnSpec {
   std::string name;  // of the column and of the feature
   Kind kind;
-  int depth;  // 0: scalar, 1: list, 2: list of lists, which is a feature list of a SequenceExample
+  int depth;                // 0: scalar, 1: list, 2: list of lists, which is a feature list of a SequenceExample
+  bool takes_ints = false;  // a column of floats that reads integers as floats, if they are exact
 };
 
 }  // namespace tfr

@@ -92,7 +92,13 @@ class Appender {
     return true;
   }
 
-  bool fits(const DecodedColumn& column, Fault& fault) const {
+  bool fits(const DecodedColumn& column, Fault& fault) {
+    if (column.spec.takes_ints && values_.content == Content::kInt64List) {
+      if (const int64_t* const inexact = values_.ints_to_floats()) {
+        fault.found = std::to_string(*inexact);
+        return fault("inexact integer");
+      }
+    }
     if (values_.content != Content::kUnset && values_.content != column.content) {
       fault.found = kContentNames[static_cast<int>(values_.content)];
       return fault("wrong kind");

@@ -78,6 +78,13 @@ class Decoder {
     }
   }
 
+  // After this call, the columns of floats with these names read integers as floats.
+  void take_integers(const std::vector<std::string>& names) {
+    for (DecodedColumn& column : columns_)
+      column.spec.takes_ints =
+          column.spec.kind == Kind::kFloat && std::find(names.begin(), names.end(), column.spec.name) != names.end();
+  }
+
   // Decodes the whole records at the start of `data`, and appends them to the batch that take() returns. Unless
   // `final`, an incomplete last record is left to the next call, which must get it from its start. Damage ends the call
   // before the damaged record. The next call may go on after it with the same batch. About `more` bytes of records are

@@ -66,6 +66,18 @@ struct Values {
 
   size_t size() const { return ints.size() + floats.size() + bytes.size(); }
 
+  // Makes the integers of an int64_list the floats of a float_list. Returns the first that is no 32-bit float, or null.
+  const int64_t* ints_to_floats() {
+    for (const int64_t& value : ints) {
+      const auto number = static_cast<float>(value);
+      if (number >= 0x1p63F || static_cast<int64_t>(number) != value) return &value;
+      floats.push_back(number);
+    }
+    ints.clear();
+    content = Content::kFloatList;
+    return nullptr;
+  }
+
   // Reads a Feature. As in protobuf, a list of the same kind continues the list before it, and a list of another kind
   // replaces it. Returns false if the message is malformed.
   bool read(Span feature) {
