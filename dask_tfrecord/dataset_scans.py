@@ -87,7 +87,7 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
             wanted = [*range(len(snapshot.file_list))]
         if is_current and columnar is None and not wanted:
             problem = "the directory already has a snapshot, which is up to date"
-            raise DestinationError(problem, index_again(root, "again only after files have changed"))
+            raise DestinationError(problem, "leave it as it is until files have changed")
         with full_scan.with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return full_scan.store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):

@@ -76,19 +76,23 @@ class Call(NamedTuple):
         The keywords to pass to `to_tfrecord`, or, for a method, to `open_dataset`.
     effect : str
         The text that follows the call in the message, such as ``"to add the rows"``.
+    columns : dict, optional
+        The columns to assign to the DataFrame before the call of `to_tfrecord`, each with its value.
     """
 
     function: str
     path: str
     keywords: Mapping[str, Any]
     effect: str = ""
+    columns: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         """Return the advice to make this call, such as ``call ddf.to_tfrecord('train')``."""
         arguments = ", ".join([repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())])
         if self.function != "to_tfrecord":
             return f"call dask_tfrecord.open_dataset({arguments}).{self.function}()"
-        return f"call ddf.to_tfrecord({arguments})"
+        assigned = ", ".join(str(Remedy(*item)) for item in (self.columns or {}).items())
+        return f"call ddf{f'.assign({assigned})' if assigned else ''}.to_tfrecord({arguments})"
 
 
 class TFRecordError(ValueError):
@@ -434,7 +438,7 @@ def warn_caller(warning: UserWarning | str) -> None:
     record of issued warnings cannot be used, because any change of a filter clears this record.
     """
     level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
     kind = UserWarning if isinstance(warning, str) else type(warning)
     is_filtered = any(

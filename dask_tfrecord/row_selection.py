@@ -15,7 +15,7 @@ from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import TFRecordError, literal
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -137,8 +137,7 @@ class NumberedRows:
             raise TFRecordError(
                 "rows cannot be filtered by a later expression if damage is skipped, because reading other "
                 "columns could skip other records",
-                Remedy("filters", filters, "filter the rows when they are numbered"),
-                function="",
+                f"pass filters={literal(filters)} to RecordTable, so that the rows are filtered first",
             )
         predicate = parse_filters(filters, self.plan.schema)
         plan = replace(self.plan, filters=predicate)

@@ -212,7 +212,7 @@ READS: list[tuple[Callable[[], Any], str]] = [
     (lambda: open_dataset("train").batches(5, shuffle=1000), 'shuffle="buffer" and shuffle_buffer=1000'),
     (
         lambda: open_dataset("train").batches(5, shard=2),
-        "shard=2 is not a pair ... pass shard=(0, 2) for the first",
+        "shard=2 is not a pair ... pass shard=(0, 2) to read the first",
     ),
     (
         lambda: iter_batches(dd.from_pandas(ROWS, npartitions=1), 5, shuffle="blocks"),

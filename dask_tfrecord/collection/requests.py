@@ -359,8 +359,8 @@ def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
 
 
 def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
-    """Return the remedy to partition on the first column, or an empty list if there are no columns."""
-    names = list(map(str, columns[:1]))
+    """Return the remedy to partition on the first column, or an empty list if no other column remains."""
+    names = list(map(str, columns[: len(columns) > 1]))
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
 

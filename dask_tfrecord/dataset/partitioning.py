@@ -283,8 +283,8 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
     hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
     return TFRecordError(
         f"one partition holds {what} of {columns}, but a task may write at most {limit:,} files",
-        f"partition on a bucket column, such as {hashes} % 256",
-        Remedy("colocate", True, "bring equal values together first"),
+        f"partition on a bucket column, such as {hashes} % 256, or use colocate=True to bring equal values "
+        "together in one of many partitions",
         Remedy("write_options", {"max_files_per_task": None}, "write any number of files"),
     )
 

@@ -419,11 +419,11 @@ def checked_shard(shard: Any) -> Fraction:
     problem = f"shard={shard!r} is not a pair: the number of a shard, from 0, and the number of all shards"
     numbers = [int(one) for one in re.findall(r"-?\d+", str(shard))]
     if len(numbers) == 1 and numbers[0] > 1:
-        advice = f"pass shard=(0, {numbers[0]}) for the first of {numbers[0]} shards"
-        raise TFRecordError(problem, advice, keyword="shard")
+        effect = f"read the first of {numbers[0]} shards"
+        raise TFRecordError(problem, Remedy("shard", (0, numbers[0]), effect))
     if len(numbers) == 2 and 0 <= min(numbers) < max(numbers):
-        advice = f"pass shard=({min(numbers)}, {max(numbers)}) for shard {min(numbers)} of {max(numbers)}"
-        raise TFRecordError(problem, advice, keyword="shard")
+        index, count = sorted(numbers)
+        raise TFRecordError(problem, Remedy("shard", (index, count), f"read shard {index} of {count}"))
     raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 

@@ -40,7 +40,10 @@ LEAVE_OUT = (
 )
 
 _CHECK = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
-_AS_BYTES = Remedy("record_type", "bytes", "read the payload of every record as bytes")
+_AS_BYTES = (
+    Remedy("schema", None),
+    Remedy("record_type", "bytes", "read the payload of every record as bytes"),
+)
 _ANY_LENGTH = Remedy("read_options", {"max_record_bytes": MAX_RECORD_BYTES}, "read a record of any length")
 
 LOG = pa.schema(
@@ -302,8 +305,8 @@ def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
     if error.reason == TOO_LONG:
         return {"remedies": (*[_ANY_LENGTH] * (longest < MAX_RECORD_BYTES), SKIP_DAMAGE)}
     if error.reason in PAYLOAD_REASONS:
-        later = {"remedies": (_AS_BYTES, SKIP_DAMAGE)}
-        return later if error.record else {"advice": LEAVE_OUT, "remedies": (_AS_BYTES,)}
+        later = {"remedies": (*_AS_BYTES, SKIP_DAMAGE)}
+        return later if error.record else {"advice": LEAVE_OUT, "remedies": _AS_BYTES}
     if error.offset or error.reason == DAMAGED_DATA:
         return {"remedies": (SKIP_DAMAGE,)}
     return {"advice": f"{_CHECK}; otherwise {LEAVE_OUT}"}

@@ -386,6 +386,7 @@ def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
         "is both a feature of the context and a feature list",
         Remedy("extra", "ignore"),
         Remedy("schema", {one.name: type_of(context)}, "read the feature of the context"),
+        Remedy("extra", "ignore"),
         Remedy("schema", {one.name: type_of(steps)}, "read the feature list"),
         Remedy("schema", {one.name: None}, "leave the column out"),
         **place,

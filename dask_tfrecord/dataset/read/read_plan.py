@@ -129,7 +129,7 @@ class ReadPlan:
         names = self.options.origin_columns
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
         if clash:
-            raise origin_clash(clash[0])
+            raise origin_clash(clash[0], self.options.path_column)
         types = {self.options.path_column: PATH_TYPE, self.options.offset_column: pa.int64()}
         added = tuple(Field(name, types[name]) for name in names)
         return replace(self, schema=Schema(self.schema.fields + added, self.schema.record_type))

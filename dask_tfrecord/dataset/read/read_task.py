@@ -231,7 +231,7 @@ class Partition(PlannedPartition):
             if error.feature in self.partition_values:
                 raise feature_clash(error.feature).replaced(**place) from None
             if error.feature in self.options.origin_columns:
-                raise origin_clash(error.feature).replaced(**place) from None
+                raise origin_clash(error.feature, self.options.path_column).replaced(**place) from None
             raise explained(error, self.reader, split) from None
 
 

@@ -111,14 +111,14 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
     return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, excluded)
 
 
-def origin_clash(name: str) -> SchemaError:
+def origin_clash(name: str, path_column: str | None) -> SchemaError:
     """Return the exception for a path or offset column that has the name of another column."""
-    return SchemaError(
-        "the path column or the offset column has the name of another column",
-        Remedy("include_path_column", "file", "rename the path column"),
-        Remedy("read_options", {"include_offset_column": "at"}, "rename the offset column"),
-        feature=name,
-    )
+    if name == path_column:
+        rename = Remedy("include_path_column", "file", "rename the path column")
+    else:
+        rename = Remedy("read_options", {"include_offset_column": "at"}, "rename the offset column")
+    problem = "the path column or the offset column has the name of another column"
+    return SchemaError(problem, rename, feature=name)
 
 
 def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.compute as pc
@@ -123,11 +124,20 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
         keys = [*snapshot.partition_on] if snapshot is not None else []
     partitions: dict[str, Any] = {"partition_on": keys} if keys else {}
     path = parent.public()
-    add = Call("to_tfrecord", path, partitions | {"append": True}, "to add the rows")
+    columns = _values_below(parent, store, keys)
+    add = Call("to_tfrecord", path, partitions | {"append": True}, "to add the rows", columns)
     effect = "to replace the partitions" if keys else "to replace all rows of that dataset"
-    replace = Call("to_tfrecord", path, partitions | {"overwrite": "partitions" if keys else True}, effect)
+    overwrite = {"overwrite": "partitions" if keys else True}
+    replace = Call("to_tfrecord", path, partitions | overwrite, effect, columns)
     calls = {"append": [add], "overwrite": [replace], "partitions": [replace]}.get(mode, [add, replace])
     raise _inside(store, parent, calls=calls)
+
+
+def _values_below(parent: Store, store: Store, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the values of partition columns in the names of the directories from ``parent`` to ``store``."""
+    parts = [part.partition("=") for part in store.root.removeprefix(parent.root).strip("/").split("/")]
+    values = {key: unquote(value) for key, sign, value in parts if sign and key in keys}
+    return {key: int(value) if re.fullmatch(r"-?\d+", value) else value for key, value in values.items()}
 
 
 def refuse_other_files(store: Store) -> None:
