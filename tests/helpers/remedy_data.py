@@ -41,6 +41,7 @@ FILES = {
     "no_message": {"a": oracle.frame(b"no message")},
     "no_message_later": {"a": NUMBER + oracle.frame(b"no message")},
     "two_kinds": {"a": NUMBER, "b": TEXT},
+    "int_and_float": {"a": NUMBER, "b": oracle.features_file([{"a": ("float", [0x40000000])}])},
     "two_maps": {
         "a": sequence_file(Record({"a": Feature("int64", [1])})),
         "b": sequence_file(Record({}, {"a": [Feature("int64", [1])]})),
