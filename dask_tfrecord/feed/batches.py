@@ -320,6 +320,10 @@ class Batches:
         """
         return describe(self._plan, self._epoch, self._beginning, self._position.remaining)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True

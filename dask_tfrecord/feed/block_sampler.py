@@ -64,7 +64,9 @@ class BlockSampler(Sampler[Numbers]):
     -----
     Each iteration begins the next epoch, which has a different order. The method `set_epoch` chooses the
     epoch of the next iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, even if the numbers
-    of ranks and workers change. ``state_dict`` and ``load_state_dict`` work with `torchdata`.
+    of ranks and workers change. ``state_dict`` and ``load_state_dict`` work with `torchdata`. An iteration
+    that continues from a loaded state keeps the epoch of the state. If `set_epoch` chooses another epoch, the
+    chosen epoch applies to the iteration after the resumed one.
 
     Lightning replaces the samplers of distributed runs. With Lightning, pass
     ``use_distributed_sampler=False`` to the ``Trainer``.
@@ -114,6 +116,8 @@ class BlockSampler(Sampler[Numbers]):
         self._workers = max(1, workers)
         # The epoch of the next iteration, and the loaded states from which the next iteration continues.
         self._next: tuple[int, list[State]] = 0, []
+        # The epoch after the loaded states.
+        self._following = 0
         # The newest iteration, or None until the first iteration begins.
         self._running: _Running | None = None
         len(self)  # This call raises an error if an argument is wrong.
@@ -152,9 +156,14 @@ class BlockSampler(Sampler[Numbers]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Each epoch has a different row order."""
-        arguments.count("epoch", epoch, 0)
-        if epoch != self._next[0]:  # loaded states remain valid if the epoch does not change
-            self._next = epoch, []
+        arguments.number("epoch", epoch, 0)
+        resumed, states = self._next
+        if states:
+            self._following = resumed + 1 if epoch == resumed else epoch
+            return
+        self._next = epoch, []
+        if self._running is not None and self._running.is_over:
+            self._running = None
 
     def state_dict(self) -> State:
         """Return the position of the newest iteration as a JSON-compatible dict.
@@ -162,11 +171,13 @@ class BlockSampler(Sampler[Numbers]):
         A DataLoader with workers requests batches from the sampler ahead of time. To save the position of a
         DataLoader with workers, use the state of torchdata's ``StatefulDataLoader``.
         """
-        if self._running is not None:
-            return self._running.state(self._plan)
         epoch, states = self._next
-        parts = [describe(self._plan, epoch, one, one.spans) for one in self._begin(epoch, states)]
-        return sealed({"parts": parts, "ended": False})
+        if self._running is not None:
+            parts, ended, following = self._running.parts_of_state(self._plan), self._running.ended, epoch
+        else:
+            parts = [describe(self._plan, epoch, one, one.spans) for one in self._begin(epoch, states)]
+            ended, following = False, self._following if states else epoch + 1
+        return sealed({"parts": parts, "ended": ended, "following": following})
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
@@ -185,12 +196,13 @@ class BlockSampler(Sampler[Numbers]):
         epoch = epoch_of(parts)
         with calling(BlockSampler.__init__):
             _, states = checked_states(self._plan, parts, epoch)
-        self._next = (epoch + 1, []) if all(one["ended"] for one in found) else (epoch, states)
+        self._following = found[0]["following"]
+        self._next = (self._following, []) if all(one["ended"] for one in found) else (epoch, states)
         self._running = None
 
     def __iter__(self) -> Iterator[Numbers]:
         epoch, states = self._next
-        self._next = epoch + 1, []
+        self._next = self._following if states else epoch + 1, []
         order = self._order(epoch)
         # The DataLoader assigns batch k to worker k % workers. The parts with the most batches come first.
         # The epoch ends with the last batch of the last part, which may be incomplete.
@@ -200,11 +212,14 @@ class BlockSampler(Sampler[Numbers]):
         )
         size = self._plan.batch_size
         running = self._running = _Running(epoch, parts, [0] * len(parts))
-        for number in range(self._count(sum(len(rows.numbers) for _, rows in parts))):
-            turn, worker = divmod(number, self._workers)
-            running.returned[worker] = (turn + 1) * size
-            yield parts[worker][1].numbers[turn * size : (turn + 1) * size]
-        running.ended = True
+        try:
+            for number in range(self._count(sum(len(rows.numbers) for _, rows in parts))):
+                turn, worker = divmod(number, self._workers)
+                running.returned[worker] = (turn + 1) * size
+                yield parts[worker][1].numbers[turn * size : (turn + 1) * size]
+            running.ended = True
+        finally:
+            running.is_over = True
 
     def _batches(self, rows: OrderedRows) -> int:
         return -(-len(rows.numbers) // self._plan.batch_size)
@@ -221,19 +236,22 @@ class _TableSource(NamedTuple):
 
 @dataclass
 class _Running:
-    """A running iteration: the epoch, the rows of each part, and how many rows of each part were returned."""
+    """A running iteration: the epoch, the rows of each part, and how many rows of each part were returned.
+
+    ``ended`` is True after the last batch, and ``is_over`` also if the iteration was given up before.
+    """
 
     epoch: int
     parts: list[tuple[Beginning, OrderedRows]]
     returned: list[int]
     ended: bool = False
+    is_over: bool = False
 
-    def state(self, plan: Plan) -> State:
-        parts = [
+    def parts_of_state(self, plan: Plan) -> list[State]:
+        return [
             describe(plan, self.epoch, begun, rows.after(count))
             for (begun, rows), count in zip(self.parts, self.returned, strict=True)
         ]
-        return sealed({"parts": parts, "ended": self.ended})
 
 
 def _state_in(state: Any) -> State:
@@ -241,7 +259,7 @@ def _state_in(state: Any) -> State:
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]
-    return check_sealed(state, ("parts", "ended"), "BlockSampler")
+    return check_sealed(state, ("parts", "ended", "following"), "BlockSampler")
 
 
 def distributed_shard() -> tuple[int, int] | None:

@@ -208,9 +208,20 @@ def begin(
     if len({one.shard for one in found}) > 1:
         raise _not_together(f"states of shard {shard[0]} of different divisions")
     for one in found:
-        if one.part[:2] == part:
+        if one.part[:2] == part and not _is_cut_elsewhere(plan, found, part):
             return one
     return divide_parts(plan, found[0].shard, _of_shard(found, shard[0]), part)
+
+
+def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) -> bool:
+    """Return True if the states of all parts were taken with another batch size.
+
+    Each part would then end with an incomplete batch, and not only the last one.
+    """
+    if plan.source.counts is None or len(found) < part[1]:
+        return False
+    *sizes, _ = [total_size(one.spans) for one in sorted(found, key=lambda one: one.part)]
+    return any(size % plan.batch_size for size in sizes)
 
 
 def _beginning(state: State) -> Beginning:

@@ -2,7 +2,8 @@
 
 Each connection receives one pass over the rows, which a thread sends through a socket or a file descriptor. A
 stream that fails ends with a broken message instead of the end-of-stream marker. The broken message makes
-every client raise, so that no client mistakes the received rows for all rows.
+every client raise, so that no client mistakes the received rows for all rows. A stream that fails before its
+first batch sends nothing, so that its client raises because it receives no schema.
 """
 
 import logging

@@ -160,9 +160,14 @@ class TFRecordBatches(IterableDataset[Any]):
     object is created. Rows that are appended afterwards are not read. If the dataset is overwritten, the
     iteration raises.
 
-    The states of all ranks can be loaded with different numbers of ranks and workers. If a loaded state
-    belongs to an older version of the dataset, the epoch of the state continues with that version, and the
-    next epoch reads the newer version. To read the older version in later epochs, pass ``version``.
+    The states of all ranks can be loaded with different numbers of ranks and workers. To resume with another
+    ``batch_size``, pass the states to the method `load_state_dict` of the dataset. If each worker loads only
+    its own state, as with the ``load_state_dict`` of `StatefulDataLoader`, the rows of each worker end with an
+    incomplete batch.
+
+    If a loaded state belongs to an older version of the dataset, the epoch of the state continues with that
+    version, and the next epoch reads the newer version. To read the older version in later epochs, pass
+    ``version``.
 
     The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration
     begins the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``)
@@ -254,6 +259,8 @@ class TFRecordBatches(IterableDataset[Any]):
         epoch, calls, _ = self._shared.tolist()
         if calls != self._seen:
             self._epoch, self._chosen, self._seen, self._unused = epoch, epoch, calls, None
+            if self._batches is not None and self._batches.is_closed and not self._ended:
+                self._batches = None  # the program gave the iteration up, and chose another one
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iteration as a JSON-compatible dict.
@@ -273,16 +280,32 @@ class TFRecordBatches(IterableDataset[Any]):
                 )
             if self._loaded is None:
                 self._follow()
+            elif self._is_chosen_anew(self._loaded, not self._loaded["ended"]):
+                epoch = int(self._shared[0])
+                return _state({**self._state_of_loaded(self._loaded), "epoch": epoch, "chosen": epoch})
         if self._loaded is not None:
-            if self._loaded["ended"]:
-                return _state(self._loaded)
-            positions = self._loaded["batches"]
-            share = self._open(positions[0]["epoch"], _part(), positions)
-            return _state({**self._loaded, "batches": [share.state]})
+            return _state(self._state_of_loaded(self._loaded))
         positions = [] if self._batches is None else [self._batches.state]
         return _state(
             {"epoch": self._epoch, "batches": positions, "ended": self._ended, "chosen": self._chosen}
         )
+
+    def _state_of_loaded(self, loaded: State) -> State:
+        if loaded["ended"]:
+            return loaded
+        positions = loaded["batches"]
+        return {**loaded, "batches": [self._open(positions[0]["epoch"], _part(), positions).state]}
+
+    def _is_chosen_anew(self, loaded: State, goes_on: bool) -> bool:
+        """Return True if `set_epoch` was called for an iteration after the loaded state.
+
+        A restarted program calls `set_epoch` again: for the resumed epoch, or for the first epoch of the run.
+        ``goes_on`` is True if the epoch of the state continues.
+        """
+        epoch, calls, _ = self._shared.tolist()
+        of_run, of_this = epoch == loaded["chosen"], epoch == loaded["batches"][0]["epoch"]
+        is_repeated = of_run or of_this if goes_on else of_run and not of_this
+        return calls != self._seen and not is_repeated
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
@@ -348,15 +371,12 @@ class TFRecordBatches(IterableDataset[Any]):
         """Return the position at which the loaded state continues, or None if a new iteration begins."""
         if self._loaded is None:
             return None
-        positions, last = self._loaded["batches"], self._loaded["chosen"]
+        positions = self._loaded["batches"]
         resumed = positions[0]["epoch"]
         epoch, calls, _ = self._shared.tolist()
         # A worker that has finished an epoch must not begin the next epoch before all workers have finished.
         goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
-        # A restarted program calls `set_epoch` again: for the resumed epoch, or for the first epoch of the
-        # run.
-        of_run, of_this = epoch == last, epoch == resumed
-        if calls != self._seen and (of_run or of_this if goes_on else of_run and not of_this):
+        if calls != self._seen and not self._is_chosen_anew(self._loaded, goes_on):
             self._chosen, self._seen = epoch, calls
         if goes_on:
             return resumed, positions

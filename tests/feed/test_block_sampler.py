@@ -5,6 +5,7 @@ Modules: feed.block_sampler, feed.torch.
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import dask_tfrecord  # noqa: E402
 from dask_tfrecord import TFRecordError  # noqa: E402
 from dask_tfrecord.feed import epoch_order, record_table  # noqa: E402
-from dask_tfrecord.feed.torch import BlockSampler, TFRecordTable  # noqa: E402
+from dask_tfrecord.feed.torch import BlockSampler, TFRecordBatches, TFRecordTable  # noqa: E402
 from dask_tfrecord.files import file_writer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
@@ -197,3 +198,74 @@ def test_a_stateful_loader_resumes_after_a_batch(dataset: TFRecordTable, workers
         sampler.load_state_dict([interrupted.state_dict()])
         rest = [row for batch in ids(sampler) for row in batch]
         assert sorted(rest) == sorted(row for batch in epochs[0][stop:] for row in batch)
+
+
+@pytest.fixture(params=["BlockSampler", "TFRecordBatches"])
+def new(request: pytest.FixtureRequest, dataset: TFRecordTable) -> Callable[[], Any]:
+    """Make a loader of many short batches, which has not been used yet."""
+    if request.param == "BlockSampler":
+        return lambda: BlockSampler(dataset.table, 50, seed=1)
+    path = dataset.table._dataset.store.public()
+    return lambda: TFRecordBatches(path, 50, shuffle="blocks", seed=1)
+
+
+def given_up(loader: Any) -> None:
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+
+
+def not_begun(loader: Any) -> None:
+    iter(loader)
+
+
+@pytest.mark.parametrize("before", [[], [ids], [ids, ids], [given_up], [ids, given_up], [given_up, ids]])
+@pytest.mark.parametrize("after", [[], [not_begun]])
+def test_a_state_after_set_epoch_is_the_begin_of_that_epoch(
+    new: Callable[[], Any], before: list[Any], after: list[Any]
+) -> None:
+    expected = new()
+    epochs = [ids(expected) for _ in range(7)]
+    loader, other = new(), new()
+    for use in before:
+        use(loader)
+    loader.set_epoch(3)
+    loader.set_epoch(5)
+    if isinstance(loader, BlockSampler):  # making an iterator of the other loader begins the epoch
+        for use in after:
+            use(loader)
+    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    again = other.state_dict()
+    assert [ids(loader), ids(loader)] == [ids(other), ids(other)] == epochs[5:]
+    other.load_state_dict(again)
+    assert ids(other) == epochs[5]
+
+
+@pytest.mark.parametrize("chosen", [None, 2, 6])
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_set_epoch_beside_a_position_chooses_the_epoch_after_it(
+    new: Callable[[], Any], chosen: int | None, is_loaded: bool
+) -> None:
+    epochs = [ids(new_at(new, epoch)) for epoch in range(7)]
+    loader = new_at(new, 2)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    if is_loaded:
+        state, loader = loader.state_dict(), new()
+        loader.load_state_dict(state)
+    if chosen is not None:
+        loader.set_epoch(chosen)
+    other = new()
+    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    is_repeated = is_loaded and chosen == 2  # as by a program that is started again
+    following = 3 if chosen is None or is_repeated else chosen
+    assert [ids(other), ids(other)] == [epochs[2][3:], epochs[following]]
+    if is_loaded:
+        assert [ids(loader), ids(loader)] == [epochs[2][3:], epochs[following]]
+
+
+def new_at(new: Callable[[], Any], epoch: int) -> Any:
+    loader = new()
+    loader.set_epoch(epoch)
+    return loader

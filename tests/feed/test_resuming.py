@@ -224,3 +224,19 @@ def test_an_epoch_ends_on_its_version_after_an_append(
         dask_tfrecord.to_tfrecord(frame(rows), path, overwrite=True, keep_versions=True)
     with pytest.raises(TFRecordError, match="another dataset, or to version 1, which cannot be read"):
         start(start=state)  # of another version 1
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_parts_that_resume_with_another_batch_size_end_with_one_incomplete_batch(
+    sources: dict[str, Any], mode: Any
+) -> None:
+    def plan(size: int) -> Any:
+        return plan_batches(sources["plain"], size, surface=iter_batches, batch_mode=mode)
+
+    parts = [Batches(plan(10), part=(number, 4)) for number in range(4)]
+    first = [ids(part, 3) for part in parts]
+    states = [part.state for part in parts]
+    rest = [Batches(plan(16), part=(number, 4), start=states) for number in range(4)]
+    sizes = [batch.num_rows for part in rest for batch in part]
+    left = ROWS - sum(map(len, first))
+    assert sizes == [16] * (left // 16) + ([left % 16] if mode == "keep" else [])

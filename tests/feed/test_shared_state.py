@@ -1,7 +1,7 @@
 """Threads and processes that share a source, a table or a dataset see each of its states complete.
 
 Modules: feed.batch_sources, feed.record_table, feed.record_buffers, collection.opened_path,
-collection.scheduler, lazy.
+collection.scheduler, lazy, codec.
 """
 
 import os
@@ -212,3 +212,28 @@ assert not errors, errors
 
 def test_threads_wait_while_another_thread_imports_distributed() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FIRST_USE], check=True, timeout=120)
+
+
+AT_EXIT = """
+import sys, threading
+import numpy as np
+from dask_tfrecord.feed import RecordTable, iter_batches
+
+path, has_begun = sys.argv[1], threading.Event()
+
+def use():
+    table = RecordTable(path)
+    while True:
+        for batch in iter_batches(path, 10, shuffle=True):
+            table.batch(np.arange(10))
+            has_begun.set()
+
+threading.Thread(target=use, daemon=True).start()
+assert has_begun.wait(60)
+"""
+
+
+def test_a_daemon_thread_that_reads_at_exit_prints_nothing(path: str) -> None:
+    command = [sys.executable, "-c", AT_EXIT, path]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")

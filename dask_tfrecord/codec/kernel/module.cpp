@@ -371,6 +371,8 @@ nb::ndarray<nb::numpy, uint8_t> pool_array(size_t size) {
 
 NB_MODULE(_kernel, m) {
   using namespace nb::literals;
+  // At the exit of Python, the frames of daemon threads still own objects of the kernel.
+  nb::set_leak_warnings(false);
   encode_error = PyErr_NewException("dask_tfrecord.codec._kernel.EncodeError", PyExc_ValueError, nullptr);
   m.attr("EncodeError") = nb::handle(encode_error);
   nb::class_<Batch>(m, "Batch")
