@@ -203,7 +203,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         IndexError
             If an index is out of bounds, or if a mask does not have one element for each row.
         TFRecordError
-            If ``indices`` contains neither integers nor a boolean mask.
+            If ``indices`` contains neither integers nor a boolean mask, or is a single integer.
         FileChangedError
             If a file has changed since the dataset was opened.
 

@@ -108,7 +108,9 @@ class NumberedRows:
         Raise IndexError if an index is out of bounds, or if a mask does not have one element for each row.
         """
         count = len(self)
-        array = np.atleast_1d(np.asarray(indices))
+        array = np.asarray(indices)
+        if array.ndim == 0:
+            raise one_index(indices, self._root)
         if not array.size and array.dtype != bool:
             array = array.astype(np.int64)
         if array.ndim > 1 or array.dtype.kind not in "biu":
@@ -186,6 +188,12 @@ class NumberedRows:
         groups = np.split(records, cuts) if len(records) else []
         for first, group in zip([0, *cuts.tolist()], groups, strict=False):
             yield int(partitions[first]), group
+
+
+def one_index(index: Any, path: str | None = None) -> TFRecordError:
+    problem = f"indices={index!r} is not a list of indices"
+    advice = f"pass [{index!r}] for the row with this index, or call head({index!r}) for the first rows"
+    return TFRecordError(problem, advice, path=path, keyword="indices")
 
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:

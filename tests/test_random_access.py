@@ -13,6 +13,7 @@ import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed import RecordTable
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage import location
 
@@ -166,3 +168,21 @@ def test_rows_of_other_tools_are_counted_first(tmp_path: Path) -> None:
     assert open_dataset(tmp_path).take([3, 53, -1])["n"].to_pylist() == [3, 3, 49]
     dask_tfrecord.open_dataset(tmp_path).add_snapshot()
     assert open_dataset(tmp_path).take([3, 53, -1])["n"].to_pylist() == [3, 3, 49]
+
+
+@plain
+@pytest.mark.parametrize("index", [5, np.int64(5), np.array(5), True])
+def test_one_number_is_no_list_of_indices_and_head_is_named(root: Path, index: Any) -> None:
+    found = open_dataset(root)
+    for take in (found.take, found.scanner().take, RecordTable(str(root)).batch):
+        with pytest.raises(TFRecordError, match=r"call head\("):
+            take(index)
+
+
+@plain
+@pytest.mark.parametrize("count", [0, 3, ROWS + 1, -1, -990, -ROWS, -ROWS - 1])
+def test_head_returns_the_rows_that_pandas_returns(root: Path, count: int) -> None:
+    dataset = open_dataset(root, columns="n")
+    assert dataset.head(count)["n"].to_pylist() == FRAME["n"].head(count).tolist()
+    few = dataset.filter(pc.field("n") < 10)
+    assert few.head(count)["n"].to_pylist() == FRAME["n"][:10].head(count).tolist()

@@ -24,9 +24,10 @@ from dask_tfrecord.dataset.query.filters import arrow_predicate, columns_of, rea
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.row_selection import one_index
 from dask_tfrecord.schema.fields import Schema
 
 # The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces of a
@@ -314,6 +315,9 @@ class Scan:
         return sum(table.num_rows for table in self._tables(True))
 
     def head(self, num_rows: int) -> pa.Table:
+        """Return the first rows or, if ``num_rows`` is negative, all but the last rows, as pandas does."""
+        check_instance("num_rows", num_rows, int, np.integer)
+        num_rows = int(num_rows) if num_rows >= 0 else self.count_rows() + int(num_rows)
         found: list[pa.RecordBatch] = []
         for batch in self.to_batches() if num_rows > 0 else ():
             found.append(batch.slice(0, min(num_rows, batch.num_rows)))
@@ -324,6 +328,8 @@ class Scan:
 
     def take(self, indices: Any) -> pa.Table:
         """Read rows by index, in the order of ``indices``. Reading stops after the last requested row."""
+        if np.ndim(indices) == 0:
+            raise one_index(indices)
         numbers, order = np.unique(np.asarray(indices, np.int64), return_inverse=True)
         found: list[pa.RecordBatch] = []
         count = start = 0

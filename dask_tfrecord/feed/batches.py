@@ -21,10 +21,12 @@ from dask_tfrecord.arguments import BatchKeywords, BatchMode, Uneven
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, ShuffleWindow
 from dask_tfrecord.feed.epoch_order import (
+    BATCH_ROWS,
     Order,
     Plan,
     Span,
     Window,
+    check_batch_size,
     checked_shard,
     plan_batches,
     read_slices,
@@ -61,7 +63,7 @@ _Positioned: TypeAlias = tuple[pa.Table, Position]
 @public_function
 def iter_batches(
     source: Any,
-    batch_size: int = 1024,
+    batch_size: int = BATCH_ROWS,
     *,
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
@@ -156,6 +158,7 @@ def iter_batches(
     [2, 3]
     [4]
     """
+    check_batch_size(batch_size, batch_mode)
     plan = plan_batches(
         source,
         batch_size,

@@ -59,6 +59,10 @@ Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
+# The defaults of ``batch_size`` and ``shuffle_buffer``.
+BATCH_ROWS = 1024
+SHUFFLE_BUFFER = 65_536
+
 # A weak shuffle causes a warning only if there are this many rows or more. A dataset with fewer rows fits
 # into a shuffle buffer.
 _MANY_ROWS = 10_000
@@ -108,7 +112,7 @@ def plan_batches(
     batch_mode: BatchMode = "keep",
     shuffle: bool | Shuffle | None = None,
     seed: int = 0,
-    shuffle_buffer: int = 65_536,
+    shuffle_buffer: int = SHUFFLE_BUFFER,
     uneven: Uneven = "keep",
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
@@ -123,6 +127,7 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     kind = checked_shuffle(shuffle, seed)
+    check_buffer(kind, shuffle_buffer)
     # The shuffle "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same
     # order.
     blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
@@ -132,6 +137,9 @@ def plan_batches(
             "shuffle='blocks' needs a path, not a Dask collection",
             Remedy("shuffle", "buffer", "shuffle the partitions, and the rows in a buffer"),
         )
+    if uneven != "keep" and not isinstance(opened, DatasetSource):
+        problem = f"uneven={uneven!r} needs a path, because the rows of a Dask collection are not counted"
+        raise TFRecordError(problem, Remedy("uneven", "keep", "divide the partitions"))
     if kind == "buffer" and isinstance(opened, DatasetSource):
         _warn_of_sorted_rows(opened, shuffle_buffer)
     open_version = None
@@ -141,6 +149,20 @@ def plan_batches(
     return Plan(
         opened, batch_size, batch_mode, kind, seed, shuffle_buffer, uneven, prefetch, surface, open_version
     )
+
+
+def check_buffer(kind: Shuffle | None, buffer: int) -> None:
+    """Raise if ``shuffle_buffer=`` has no effect."""
+    if kind != "buffer" and buffer != SHUFFLE_BUFFER:
+        problem = f"shuffle_buffer={buffer!r} has no effect with shuffle={kind!r}"
+        raise TFRecordError(problem, Remedy("shuffle", "buffer", "shuffle the rows in a buffer"))
+
+
+def check_batch_size(batch_size: int, batch_mode: BatchMode) -> None:
+    """Raise if ``batch_size=`` has no effect."""
+    if batch_mode == "auto" and batch_size != BATCH_ROWS:
+        problem = f"batch_size={batch_size!r} has no effect with batch_mode='auto'"
+        raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of this size"))
 
 
 def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:

@@ -12,9 +12,16 @@ from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.dataset.snapshot.model import short_list
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names
-from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text_or_binary, no_tensor, null_integers
+from dask_tfrecord.feed.numpy_columns import (
+    checked_fill_nulls,
+    is_text_or_binary,
+    no_fill_of_lists,
+    no_tensor,
+    null_integers,
+)
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
@@ -103,9 +110,11 @@ def feature_spec(
         The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
-        columns, and an empty string in string and binary columns.
+        columns, and an empty string in string and binary columns. With ``lists="padded"``, the value for a
+        list column is the padding.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        The kind of tensor to which a list column is converted.
+        The kind of tensor to which a list column is converted. "padded" extends each list with the value in
+        ``fill_nulls``, or with 0 or empty strings, to the length of the longest list of the batch.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
@@ -119,8 +128,8 @@ def feature_spec(
     Raises
     ------
     SchemaError
-        If a column of integers may have nulls and ``fill_nulls`` has no value for the column, or if the
-        records are not Examples or SequenceExamples.
+        If a column of integers may have nulls and ``fill_nulls`` has no value for the column, if the records
+        are not Examples or SequenceExamples, or if ``fill_nulls`` names a list column that is not padded.
 
     Examples
     --------
@@ -136,13 +145,43 @@ def feature_spec(
     }
     """
     dataset, schema = open_columns(path, checked_names(columns), None, read)
-    if problem := unlike_tensorflow(dataset):
+    if names := other_forms(schema):
+        raise SchemaError(
+            f"TensorFlow's own parser cannot decode the tensors and sequences of {short_list(names)}",
+            "leave them out with columns=, or call tensorflow_dataset, whose engine 'kernel' reads them",
+        )
+    if problem := unlike_tensorflow(dataset, schema):
         raise TFRecordError(f"TensorFlow's own parser cannot {problem}", "leave the keyword out")
-    names = [one.name for one in schema.leaves]
-    return spec_of(dataset, schema, checked_fill_nulls(fill_nulls, names), lists)
+    fill_nulls = checked_fill_nulls(fill_nulls, [one.name for one in schema.leaves])
+    check_padding(schema, fill_nulls, lists, most=1)
+    return spec_of(dataset, schema, fill_nulls, lists)
 
 
-def unlike_tensorflow(dataset: ReadPlan) -> str | None:
+def check_padding(schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists, most: int) -> None:
+    """Raise if ``fill_nulls=`` names a list column that is not padded.
+
+    ``most`` is the largest depth of the lists that are padded.
+    """
+    for item in schema.leaves:
+        is_padded = lists == "padded" and item.depth <= most
+        if item.name in fill_nulls and row_shape(item.type) is None and not is_padded:
+            remedies = [Remedy("lists", "padded", "pad the lists with it")] if item.depth <= most else []
+            raise no_fill_of_lists(item.name, *remedies)
+
+
+def other_forms(schema: Schema) -> list[str]:
+    """Return the columns whose values TensorFlow's parser does not return as they are stored."""
+    return [item.name for item in schema.fields if not _is_parsed(item)]
+
+
+def _is_parsed(item: Field) -> bool:
+    form, has_shape = item.form, row_shape(item.type) is not None
+    if form is None:
+        return not (item.is_feature_list and has_shape)
+    return form.is_plain or (has_shape and form.is_flat)
+
+
+def unlike_tensorflow(dataset: ReadPlan, schema: Schema) -> str | None:
     """Return a requirement of the read that TensorFlow's own reader cannot meet, or None if it meets all."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
@@ -154,10 +193,8 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
         return "leave out some rows of a file, as filters= asks"
-    fields = dataset.schema.fields
-    of_fixed_size = any(item.is_feature_list and row_shape(item.type) is not None for item in fields)
-    if of_fixed_size or any(item.form is not None and not item.form.is_plain for item in fields):
-        return "decode the tensors and sequences that the schema describes"
+    if names := other_forms(schema):
+        return f"decode the tensors and sequences of {short_list(names)}"
     return None
 
 
@@ -176,7 +213,7 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
         if shape is None:
             of_lists = sequence if item.column.depth == 2 else context
             of_lists[item.name] = _list_feature(
-                parsed, "padded" if item.is_feature_list else lists, item.depth
+                parsed, "padded" if item.is_feature_list else lists, item.depth, fill_nulls.get(item.name)
             )
         else:
             default = None if item.name in non_null else _default(item, fill_nulls.get(item.name), shape)
@@ -188,12 +225,12 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
     return FeatureSpec(context, sequence, casts, scales, lists)
 
 
-def _list_feature(parsed: Any, lists: Lists, depth: int) -> Any:
+def _list_feature(parsed: Any, lists: Lists, depth: int, padding: Any) -> Any:
     if lists == "sparse":
         return tf.io.VarLenFeature(parsed)
     # A nested list stays ragged, because the parser can pad only one level of lists.
     if lists == "padded" and depth == 1:
-        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
+        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True, default_value=padding)
     return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
 
 

@@ -12,7 +12,7 @@ from pyarrow import flight
 from dask_tfrecord.arguments import BatchKeywords, BatchMode
 from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import Plan, plan_batches
+from dask_tfrecord.feed.epoch_order import BATCH_ROWS, Plan, check_batch_size, plan_batches
 from dask_tfrecord.public_functions import public_function
 
 
@@ -22,7 +22,7 @@ def serve(
     location: str = "grpc://127.0.0.1:0",
     *,
     shards: int = 1,
-    batch_size: int = 1024,
+    batch_size: int = BATCH_ROWS,
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
     **keywords: Unpack[BatchKeywords],
@@ -67,6 +67,7 @@ def serve(
     [0, 1, 2, 3, 4]
     """
     check_instance("location", location, str)
+    check_batch_size(batch_size, batch_mode)
     plan = plan_batches(source, batch_size, surface=serve, columns=columns, batch_mode=batch_mode, **keywords)
     Batches(plan, 0, (0, shards))  # this call raises an error if there are more shards than rows
     try:

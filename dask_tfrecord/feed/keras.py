@@ -14,7 +14,13 @@ from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.epoch_order import stream
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
+from dask_tfrecord.feed.numpy_columns import (
+    Array,
+    Ragged,
+    check_fill_of_lists,
+    checked_fill_nulls,
+    numpy_columns,
+)
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
@@ -118,6 +124,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         # True if the row order changed when the last batch of the order was requested.
         self._is_ahead = False
         self._is_new = True  # True until the first call of `on_epoch_end`.
+        check_fill_of_lists(self._fill_nulls, self.table.schema)
         check_label(label, self.table.schema)
         self._set_order()
 

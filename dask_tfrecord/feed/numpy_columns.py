@@ -73,6 +73,19 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(fill_nulls or {})
 
 
+def check_fill_of_lists(fill_nulls: Mapping[str, Any], schema: pa.Schema) -> None:
+    """Raise if ``fill_nulls=`` names a column of variable-length lists."""
+    for name in fill_nulls:
+        if row_shape(schema.field(name).type) is None:
+            raise no_fill_of_lists(name)
+
+
+def no_fill_of_lists(name: str, *remedies: Remedy) -> SchemaError:
+    problem = f"fill_nulls= has no effect on the lists of {name!r}: they hold no nulls, and null becomes []"
+    advice = f"leave {name!r} out of fill_nulls="
+    return SchemaError(problem, advice, *remedies, feature=name, keyword="fill_nulls")
+
+
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """Return the values of a column as one array. A column with a single chunk is not copied."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -22,9 +22,9 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, BatchMode, DetectedBatchKeywords
 from dask_tfrecord.dataset.write.destination import refuse_other_files
-from dask_tfrecord.errors import TFRecordError, check_instance
+from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import Plan, plan_batches
+from dask_tfrecord.feed.epoch_order import BATCH_ROWS, Plan, check_batch_size, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.tensorflow_io import Client
 from dask_tfrecord.files.storage.store import Store
@@ -421,9 +421,6 @@ def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Ite
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
-# If the elements of the client's dataset are single rows, each sent batch contains this many rows.
-_ROWS = 1024
-
 
 @public_function
 def serve(
@@ -455,7 +452,7 @@ def serve(
         must read all endpoints to get all rows.
     batch_size : int or None, default 1024
         Number of rows in each element of the client's dataset. If None, each row is an element, so lists may
-        have different lengths.
+        have different lengths. The server then sends 1024 rows at a time.
     columns : str or list of str, optional
         The columns to serve, in this order. By default, all columns are served.
     batch_mode : "keep", "drop" or "auto", default "keep"
@@ -627,5 +624,9 @@ class FeatherFile:
 def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
     """Return the number of rows in each sent batch, and the batch mode."""
     if batch_size is None:
-        return _ROWS, "keep" if batch_mode == "drop" else batch_mode
+        if batch_mode == "drop":
+            problem = "batch_mode='drop' has no effect with batch_size=None, because each row is an element"
+            raise TFRecordError(problem, Remedy("batch_mode", "keep", "send all rows"))
+        return BATCH_ROWS, batch_mode
+    check_batch_size(batch_size, batch_mode)
     return batch_size, batch_mode

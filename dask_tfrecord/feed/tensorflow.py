@@ -25,11 +25,19 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import KERNEL, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import Plan, checked_shard, checked_shuffle, derived_seed, plan_batches
+from dask_tfrecord.feed.epoch_order import (
+    Plan,
+    check_buffer,
+    checked_shard,
+    checked_shuffle,
+    derived_seed,
+    plan_batches,
+)
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,
     Tensors,
+    check_padding,
     feature_spec,
     spec_of,
     tensor_type,
@@ -41,7 +49,7 @@ from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.listing import PathLike, check_file, check_unchanged
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.schema.logical_types import row_shape
+from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
 
 # Maps each codec that TensorFlow can read to TensorFlow's name for the codec.
 CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -86,7 +94,7 @@ def read_files(
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
     """Read a dataset with TensorFlow's own reader. `interleave` parses batches in parallel."""
-    if problem := unlike_tensorflow(dataset):
+    if problem := unlike_tensorflow(dataset, schema):
         raise TFRecordError(f"TensorFlow's own reader cannot {problem}", KERNEL)
     check_unchanged(dataset.store, dataset.pruned_files)
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
@@ -276,10 +284,11 @@ def tensorflow_dataset(
         batch, and "drop" omits that batch.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
-        columns, an empty string in string and binary columns, and an empty list in list columns.
+        columns, an empty string in string and binary columns, and an empty list in list columns. With
+        ``lists="padded"``, the value for a list column is the padding.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        The kind of tensor to which a list column is converted. "padded" extends each list with 0 or empty
-        strings to the length of the longest list of the batch.
+        The kind of tensor to which a list column is converted. "padded" extends each list with the value in
+        ``fill_nulls``, or with 0 or empty strings, to the length of the longest list of the batch.
     epoch : int, optional
         The epoch of the first iteration. Each later iteration reads the next epoch. By default, the first
         iteration reads the epoch of ``start``, or epoch 0 without ``start``. The engine "native" has no
@@ -340,6 +349,7 @@ def tensorflow_dataset(
     prefetch = arguments.number("prefetch", prefetch, -1)  # -1 is tf.data.AUTOTUNE
     kind = checked_shuffle(shuffle, seed)
     arguments.count("shuffle_buffer", shuffle_buffer)
+    check_buffer(kind, shuffle_buffer)
     arguments.count("epoch", epoch, 0)
     shard = checked_shard(shard)
     names = checked_names(columns, label)
@@ -350,6 +360,8 @@ def tensorflow_dataset(
         tensor_type(item)
     check_label(label, schema)
     fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
+    check_padding(schema, fill_nulls, lists, most=2)
+    padding = {item.name: _padding(item, fill_nulls) for item in schema.fields}
     if state_column is not None:
         check_instance("state_column", state_column, str)
     if state_column in schema.names:
@@ -379,7 +391,9 @@ def tensorflow_dataset(
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)
     # Convert only complete batches: the lists of a batch may come from several files, but need one shape.
     if lists != "ragged":
-        found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
+        found = found.map(
+            lambda row: {name: _converted(tensor, lists, padding.get(name)) for name, tensor in row.items()}
+        )
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
     return found.prefetch(prefetch)
@@ -391,7 +405,7 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
     if schema.record_type == "bytes" or None in counts or None in sizes or dataset.store.is_remote:
         return "kernel"
-    if unlike_tensorflow(dataset):
+    if unlike_tensorflow(dataset, schema):
         return "kernel"
     rows = sum(filter(None, counts))
     if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
@@ -507,10 +521,18 @@ def _signature(item: Field) -> Any:
     return tf.RaggedTensorSpec([*dims, *of_value], dtype, ragged_rank=depth, row_splits_dtype=tf.int64)
 
 
-def _converted(tensor: Any, lists: Lists) -> Any:
+def _padding(item: Field, fill_nulls: Mapping[str, Any]) -> Any:
+    """Return the value with which the lists of a column are padded, or None for 0 or empty strings."""
+    if item.name not in fill_nulls or row_shape(item.type) is not None:
+        return None
+    null = pa.nulls(1, value_type(innermost(item.type)))
+    return column_to_numpy(item.name, null, fill_nulls[item.name])[0]
+
+
+def _converted(tensor: Any, lists: Lists, padding: Any) -> Any:
     if not isinstance(tensor, tf.RaggedTensor):
         return tensor
-    return tensor.to_tensor() if lists == "padded" else tensor.to_sparse()
+    return tensor.to_tensor(default_value=padding) if lists == "padded" else tensor.to_sparse()
 
 
 __all__ = ["FeatureSpec", "feature_spec", "tensorflow_dataset"]

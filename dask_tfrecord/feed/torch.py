@@ -1,15 +1,17 @@
 """Provide PyTorch datasets, iterable and map-style, that return the records of a dataset as tensors."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import Any, TypeAlias, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import ChainDataset, Dataset, IterableDataset, default_collate, get_worker_info
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, LastBatch, ReadKeywords, Uneven
@@ -20,6 +22,7 @@ from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
+    check_fill_of_lists,
     checked_fill_nulls,
     column_to_numpy,
     converted_columns,
@@ -162,8 +165,8 @@ class TFRecordBatches(IterableDataset[Any]):
 
     The states of all ranks can be loaded with different numbers of ranks and workers. To resume with another
     ``batch_size``, pass the states to the method `load_state_dict` of the dataset. If each worker loads only
-    its own state, as with the ``load_state_dict`` of `StatefulDataLoader`, the rows of each worker end with an
-    incomplete batch.
+    its own state, as with the ``load_state_dict`` of `StatefulDataLoader`, the rows of each worker end with
+    an incomplete batch.
 
     If a loaded state belongs to an older version of the dataset, the epoch of the state continues with that
     version, and the next epoch reads the newer version. To read the older version in later epochs, pass
@@ -215,7 +218,12 @@ class TFRecordBatches(IterableDataset[Any]):
             **keywords,
         )
         self._convert = convert
-        self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
+        schema = self._plan.source.schema.arrow
+        self._fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
+        check_fill_of_lists(self._fill_nulls, schema)
+        if convert is not None and fill_nulls:
+            problem = "fill_nulls= has no effect with convert=, which receives the nulls"
+            raise TFRecordError(problem, "call to_tensors(batch, fill_nulls) in the function")
         # This process and the DataLoader workers share this memory. The three shared values are the epoch of
         # the last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began
         # in workers.
@@ -342,6 +350,7 @@ class TFRecordBatches(IterableDataset[Any]):
         self._elsewhere = int(self._shared[2])
 
     def __iter__(self) -> Iterator[Any]:
+        _refuse_second_batching(sys._getframe(1))
         info, part = get_worker_info(), _part()
         self._forget_used_state(part)
         begin = self._resumed(part, info is not None)
@@ -413,6 +422,24 @@ class TFRecordBatches(IterableDataset[Any]):
             self._ended = True
 
 
+def _refuse_second_batching(caller: FrameType | None) -> None:
+    """Raise if a DataLoader iterates over a dataset of batches, and stacks the batches to larger batches.
+
+    A DataLoader does not tell its dataset how it batches. In PyTorch 2 and in torchdata, the object that
+    calls `iter` has the attributes ``auto_collation`` and ``collate_fn``. A `ChainDataset` passes the batches
+    on.
+    """
+    while caller is not None and isinstance(caller.f_locals.get("self"), ChainDataset):
+        caller = caller.f_back
+    fetcher = None if caller is None else caller.f_locals.get("self")
+    if getattr(fetcher, "auto_collation", False) and getattr(fetcher, "collate_fn", None) is default_collate:
+        raise TFRecordError(
+            "TFRecordBatches returns batches, and the DataLoader would batch them again",
+            "pass batch_size=None to the DataLoader",
+            function="",
+        )
+
+
 class TFRecordTable(Dataset[Any]):
     """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
 
@@ -457,6 +484,7 @@ class TFRecordTable(Dataset[Any]):
     ) -> None:
         self.table = RecordTable(path, columns, **read)
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
+        check_fill_of_lists(self._fill_nulls, self.table.schema)
 
     def __len__(self) -> int:
         return len(self.table)

@@ -152,6 +152,13 @@ class StoredForm:
         return _fits(self.type, type_)
 
     @property
+    def is_flat(self) -> bool:
+        """True if one feature of the column's name stores the column's values unchanged, in C order."""
+        is_own = self.value_feature is None and not any(self.partitions)
+        is_other = pa.types.is_uint64(self.value_type) or self.has_codes or self.spellings is not None
+        return is_own and self.encoding == "none" and not is_other
+
+    @property
     def has_codes(self) -> bool:
         """True if the stored values are class numbers, and the class names are known."""
         return self.categories is not None and pa.types.is_integer(self.value_type)

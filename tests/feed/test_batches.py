@@ -66,13 +66,17 @@ def ids(batches: Any) -> list[int]:
     return [number for batch in batches for number in batch["id"].to_pylist()]
 
 
+def shuffled(shuffle: bool | None, buffer: int) -> dict[str, Any]:
+    return {"shuffle": shuffle, "shuffle_buffer": buffer} if shuffle else {"shuffle": shuffle}
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize(("shards", "shuffle"), [(1, None), (3, True), (7, False)])
 def test_every_row_is_in_one_shard(dataset: str, shards: int, shuffle: bool | None, is_known: bool) -> None:
     if not is_known:
         (Path(dataset) / "_tfrecord").rename(Path(dataset).parent / "away")
     found = [
-        ids(iter_batches(dataset, 64, shuffle=shuffle, shuffle_buffer=100, shard=(index, shards)))
+        ids(iter_batches(dataset, 64, shard=(index, shards), **shuffled(shuffle, 100)))
         for index in range(shards)
     ]
     assert sorted(number for shard in found for number in shard) == list(range(ROWS))
@@ -105,7 +109,7 @@ def test_a_batch_that_an_array_cannot_hold_is_refused(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("mode", ["keep", "drop", "auto"])
 def test_modes_decide_about_the_last_batch(dataset: str, mode: Any) -> None:
-    batches = iter_batches(dataset, 100, batch_mode=mode)
+    batches = iter_batches(dataset, batch_mode=mode, **({} if mode == "auto" else {"batch_size": 100}))
     sizes = [batch.num_rows for batch in batches]
     assert sum(sizes) == (1000 if mode == "drop" else ROWS)
     if mode == "auto":
@@ -117,7 +121,7 @@ def test_modes_decide_about_the_last_batch(dataset: str, mode: Any) -> None:
 
 @pytest.mark.parametrize(("shuffle", "shard"), [(False, (1, 2)), (True, (0, 1))])
 def test_resuming_after_every_batch_is_exact(dataset: str, shuffle: bool, shard: tuple[int, int]) -> None:
-    how: dict[str, Any] = {"shuffle": shuffle, "shuffle_buffer": 50, "shard": shard}
+    how: dict[str, Any] = {"shard": shard, **shuffled(shuffle, 50)}
     whole = iter_batches(dataset, 37, **how)
     batches, states = [], []
     for batch in whole:

@@ -81,7 +81,8 @@ def test_a_slow_client_gets_all_bytes_if_sockets_have_a_default_timeout() -> Non
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_several_endpoints_share_the_rows_in_every_pass(written: Path, shuffle: bool) -> None:
-    with stream.serve(written, [":0"] * 3, shuffle=shuffle, shuffle_buffer=50) as server:
+    buffer = {"shuffle_buffer": 50} if shuffle else {}
+    with stream.serve(written, [":0"] * 3, shuffle=shuffle, **buffer) as server:
         first = ids(arrow_clients.batches(server.endpoints[1]))
         shards = [ids(arrow_clients.batches(endpoint)) for endpoint in server.endpoints]
     assert sorted(number for shard in shards for number in shard) == list(range(ROWS))
@@ -348,7 +349,8 @@ def test_values_that_clients_misread_are_refused_or_filled(
 def test_the_code_for_the_client_constructs_its_dataset(
     written: Path, monkeypatch: pytest.MonkeyPatch, mode: Any, rows: int, named: str
 ) -> None:
-    with stream.serve(written, batch_size=100, batch_mode=mode) as server:
+    size = {} if mode == "auto" else {"batch_size": 100}
+    with stream.serve(written, batch_mode=mode, **size) as server:
         name, arguments = arrow_clients.constructed(server.client_code(), monkeypatch)
         assert name == "ArrowStreamDataset"
         expected = {
@@ -358,5 +360,5 @@ def test_the_code_for_the_client_constructs_its_dataset(
             "output_shapes": ([], []),
             "batch_mode": named,
         }
-        assert arguments == expected | ({"batch_size": 100} if mode == "drop" else {})
+        assert arguments == expected | size
         assert len(ids(arrow_clients.batches(server.endpoints[0]))) == rows

@@ -67,7 +67,9 @@ def check_elastic_run(sources: dict[str, Any], seed: int) -> None:
     uneven = "keep" if name == "collection" else draw.choice(["keep", "keep", "drop", "pad"])
     shuffle = draw.choice([None, True, "buffer"] if name == "collection" else [False, True, "blocks"])
     options: dict[str, Any] = {"shuffle": shuffle, "uneven": uneven}
-    options |= {"shuffle_buffer": draw.choice([1, 40, 1000]), "prefetch": draw.choice([0, 2])}
+    options |= {"prefetch": draw.choice([0, 2])}
+    if shuffle in (True, "buffer"):
+        options["shuffle_buffer"] = draw.choice([1, 40, 1000])
 
     def begin(ranks: int, workers: int, start: Any = None) -> list[Batches]:
         plan = plan_batches(sources[name], batch_size, surface=iter_batches, batch_mode=mode, **options)

@@ -129,7 +129,8 @@ def test_the_client_reads_all_rows_in_every_epoch(dataset: Path, kind: str, tmp_
 def test_the_client_knows_the_mode_and_a_wrong_type_ends_only_one_client(
     dataset: Path, mode: Any, rows: int
 ) -> None:
-    with stream.serve(dataset, batch_size=100, batch_mode=mode, columns=["id"]) as server:
+    size = {} if mode == "auto" else {"batch_size": 100}
+    with stream.serve(dataset, batch_mode=mode, columns=["id"], **size) as server:
         code = server.client_code()
         assert results(client(code.replace("tf.int64", "tf.float32")))[0][2] is not None
         ((columns, _, error),) = results(client(code.replace("batch_size=100", "batch_size=37")))

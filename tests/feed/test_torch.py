@@ -58,7 +58,8 @@ def ids(loader: Any) -> list[int]:
 
 @pytest.mark.parametrize(("ranks", "workers", "shuffle"), [(1, 1, True), (2, 3, None), (3, 0, "buffer")])
 def test_every_row_once_over_workers_and_ranks(dataset: str, ranks: int, workers: int, shuffle: Any) -> None:
-    given: dict[str, Any] = {"world_size": ranks, "uneven": "keep", "shuffle": shuffle, "shuffle_buffer": 100}
+    given: dict[str, Any] = {"world_size": ranks, "uneven": "keep", "shuffle": shuffle}
+    given |= {"shuffle_buffer": 100} if shuffle else {}
     found = []
     for rank in range(ranks):
         batches = TFRecordBatches(dataset, 64, ["id"], rank=rank, **given)
@@ -100,10 +101,9 @@ def test_a_resumed_run_is_the_uninterrupted_run(rows_of_50: str, seed: int) -> N
     workers, epochs = [0, 3, 3, 4][seed % 4], 3
     options = {"num_workers": workers, "persistent_workers": workers > 0 and draw.random() < 0.5}
     options["snapshot_every_n_steps"] = draw.choice([1, 1, 3])
-    arguments: dict[str, Any] = {
-        "shuffle": draw.choice([False, True]),
-        "shuffle_buffer": draw.choice([15, 1000]),
-    }
+    arguments: dict[str, Any] = {"shuffle": draw.choice([False, True])}
+    buffer = draw.choice([15, 1000])
+    arguments |= {"shuffle_buffer": buffer} if arguments["shuffle"] else {}
     arguments |= {
         "batch_mode": "drop" if draw.random() < 0.3 else "keep",
         "uneven": draw.choice(["drop", "keep", "pad"]),
@@ -512,3 +512,34 @@ def test_a_loaded_state_keeps_its_epoch_and_an_ended_one_begins_the_next(rows_of
     one = resumed(ended)
     one.set_epoch(0)
     assert [ids(one), ids(one)] == [first, second]
+
+
+@pytest.mark.parametrize("convert", [None, lambda batch: torch.tensor(batch["id"].to_pylist())])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4, "drop_last": True}, {"num_workers": 1}])
+@pytest.mark.parametrize("name", ["torch.utils.data", "torchdata.stateful_dataloader", "chain"])
+def test_a_loader_that_would_batch_the_batches_again_is_refused(
+    rows_of_50: str, name: str, options: dict[str, Any], convert: Any
+) -> None:
+    batches: Any = TFRecordBatches(rows_of_50, 5, ["id"], convert=convert)
+    if name == "chain":
+        batches, name = torch.utils.data.ChainDataset([batches]), "torch.utils.data"
+    module = pytest.importorskip(name, reason="torchdata is not installed")
+    loader = getattr(module, "StatefulDataLoader", DataLoader)
+    with pytest.raises(TFRecordError, match="pass batch_size=None to the DataLoader"):
+        list(loader(batches, **options))
+    workers = {key: value for key, value in options.items() if key == "num_workers"}
+    assert len(list(loader(batches, batch_size=None, **workers))) == 10
+    own = list(loader(batches, batch_size=5, collate_fn=len, **workers))  # a function of the user
+    assert own == [5, 5]
+
+
+def test_fill_nulls_without_effect_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"t": pa.array([[1], [2, 3], None], pa.list_(pa.int64())), "x": [1.0, None, 2.0]})
+    dask_tfrecord.to_tfrecord(table, tmp_path, lossy="allow")
+    with pytest.raises(TFRecordError, match="call to_tensors"):
+        TFRecordBatches(str(tmp_path), 2, fill_nulls={"x": 0.0}, convert=lambda batch: batch)
+    for loader, size in ((TFRecordBatches, {"batch_size": 2}), (TFRecordTable, {})):
+        given: dict[str, Any] = {"path": str(tmp_path), **size}
+        with pytest.raises(SchemaError, match="fill_nulls= has no effect on the lists of 't'"):
+            loader(**given, fill_nulls={"t": 0})
+        loader(**given, fill_nulls={"x": 0.0})

@@ -168,7 +168,8 @@ class Dataset:
                 mask = np.array([random_rows.random() < share for _ in range(len(table))], bool)
                 return table[mask] if door == "table" else open_dataset(self.root, **options).take(mask)
             if door == "feed":
-                batches = iter_batches(self.root, 7, shuffle=share < 0.5, shuffle_buffer=5, **options)
+                how: dict[str, Any] = {"shuffle": True, "shuffle_buffer": 5} if share < 0.5 else {}
+                batches = iter_batches(self.root, 7, **options, **how)
                 return pa.Table.from_batches(batches, batches.schema)
             ddf = read_tfrecord(self.root, **read)
             if door == "len":
