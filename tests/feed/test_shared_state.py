@@ -4,6 +4,7 @@ Modules: feed.batch_sources, feed.record_table, feed.record_buffers, collection.
 collection.scheduler, lazy, codec.
 """
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,26 @@ def test_two_threads_read_from_a_source_that_another_process_has_sent(
     assert sorted(number for table in tables for number in table["id"].to_pylist()) == [
         number for number in range(ROWS) if number % PIECES < 2
     ]
+
+
+def read_in_threads(source: DatasetSource, table: RecordTable) -> list[list[int]]:
+    """Return the ids of all rows, once read piece by piece, and once by number, with three threads each."""
+    parts = np.array_split(np.arange(ROWS), PIECES)
+    with ThreadPoolExecutor(3) as pool:
+        pieces = list(pool.map(source.read, range(PIECES)))
+        batches = list(pool.map(table.batch, parts))
+    return [[number for part in found for number in part["id"].to_pylist()] for found in (pieces, batches)]
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_threads_of_processes_of_each_start_method_read_many_pieces(path: str, method: str) -> None:
+    """The loaders of PyTorch send a source or a table to worker processes, whose threads read ahead."""
+    source, table = DatasetSource(path, None, 1 << 20, {}), RecordTable(path)
+    expected = read_in_threads(source, table)
+    assert [sorted(ids) for ids in expected] == [list(range(ROWS))] * 2
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        found = list(pool.map(read_in_threads, [source] * 4, [table] * 4))
+    assert found == [expected] * 4
 
 
 @forks
