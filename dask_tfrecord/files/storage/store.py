@@ -52,10 +52,6 @@ _ATTEMPTS = 100
 
 # A thread holds this lock while it checks that a file does not exist, and then creates the file by a rename.
 _CREATION = Lock()
-if hasattr(os, "register_at_fork"):  # no thread holds the lock when the process is forked
-    os.register_at_fork(
-        before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release
-    )
 
 
 def _renew_lock() -> None:
