@@ -321,7 +321,7 @@ def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
 def _inferred_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     """Return the columns that a TFDS description or a sample of the records shows."""
     described = _described(store)
-    fields = () if (known := existing_columns(store, None)) is None else known.fields
+    fields = () if described is None else _described_fields(described)
     if described is not None and not described.unknown:
         return Schema(fields)
     with located(function=READ):
@@ -336,15 +336,17 @@ def _described(store: Store) -> DescribedColumns | None:
         return described_columns(lambda name: store.read_file(store.join(name)), "names")
 
 
+def _described_fields(described: DescribedColumns) -> tuple[Field, ...]:
+    return tuple(Field.in_form(name, form) for name, form in described.forms.items())
+
+
 @redact_errors
 def existing_columns(store: Store, newest: Snapshot | None) -> Schema | None:
     """Return the columns of an existing dataset, or None if neither a snapshot nor TFDS describes them."""
     if newest is not None:
         return newest.columns
     described = _described(store)
-    if described is None:
-        return None
-    return Schema(tuple(Field.in_form(name, form) for name, form in described.forms.items()))
+    return None if described is None else Schema(_described_fields(described))
 
 
 def check_row_names(
