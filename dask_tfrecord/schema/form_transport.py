@@ -38,7 +38,8 @@ def forms_in_schema(schema: pa.Schema) -> dict[str, StoredForm]:
         found = forms_in_attrs((schema.pandas_metadata or {}).get("attributes") or {})
     for item in schema:
         if item.metadata and _KEY in item.metadata:
-            found |= _parsed({item.name: item.metadata[_KEY]})
+            with suppress(ValueError):
+                found |= _parsed({item.name: json.loads(item.metadata[_KEY])})
     return found
 
 
@@ -51,18 +52,18 @@ def forms_text(forms: Mapping[str, StoredForm | None]) -> str:
 def forms_in_attrs(attrs: Mapping[Any, Any]) -> dict[str, StoredForm]:
     """Return the forms in ``DataFrame.attrs``."""
     with suppress(ValueError, TypeError, AttributeError):
-        return _parsed(
-            {name: json.dumps(form) for name, form in json.loads(attrs.get(ATTRIBUTE, "{}")).items()}
-        )
+        return _parsed(json.loads(attrs.get(ATTRIBUTE, "{}")))
     return {}
 
 
-def _parsed(texts: Mapping[str, str | bytes]) -> dict[str, StoredForm]:
-    """Parse forms. Skip an invalid form, which another program has written."""
+def _parsed(values: Mapping[str, Any]) -> dict[str, StoredForm]:
+    """Convert the results of `StoredForm.to_json` back. Skip an invalid one, which another program has
+    written.
+    """
     found = {}
-    for name, text in texts.items():
+    for name, value in values.items():
         with suppress(LookupError, ValueError, TypeError, AttributeError):
-            found[name] = StoredForm.from_json(json.loads(text))
+            found[name] = StoredForm.from_json(value)
     return found
 
 
