@@ -314,7 +314,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         needed = self._partitions
         if self.predicate is not None:
             has_task = self.dataset.has_task(self.predicate)
-            needed = [one for one in needed if has_task[self._numbers(one)].any()] or needed[:1]
+            if not has_task.all():
+                needed = [one for one in needed if has_task[self._numbers(one)].any()] or needed[:1]
         step = partitions_per_task(self._schema, self.dataset.schema, len(needed))
         return [needed[start : start + step] for start in range(0, len(needed), step)]
 
