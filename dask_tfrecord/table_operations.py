@@ -418,9 +418,9 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory has no snapshot.
         OSError
-            If files cannot be removed, or if a full disk has no space for the new version and
-            ``grace`` is not zero. Versions may have expired even if `expire` raises OSError. Call `expire`
-            again to remove the files.
+            If files cannot be removed, or if a full disk has no space for the new version and ``grace`` is
+            not zero. Versions may have expired even if `expire` raises OSError. Call `expire` again to remove
+            the files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
         DestinationError

@@ -320,9 +320,9 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 # These commands print a report after they have changed files.
-_CHANGING = {
-    *("add-snapshot", "cleanup", "compact", "convert", "delete", "expire", "export", "repair", "restore")
-}
+_CHANGING = frozenset(
+    ("add-snapshot", "cleanup", "compact", "convert", "delete", "expire", "export", "repair", "restore")
+)
 
 
 def _write(data: bytes | memoryview) -> None:

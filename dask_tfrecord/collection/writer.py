@@ -140,10 +140,10 @@ def to_tfrecord(
         Datasets does. ``record_type="bytes"`` requires one binary column, whose values are stored unchanged
         as records.
 
-        "infer" selects "example", with two exceptions for rows from `read_tfrecord`. "infer" raises for
-        nested lists that do not come from `read_tfrecord`. If the records were read
-        as bytes, a single binary column is written as bytes. Columns that were read from feature lists are
-        written as sequence examples. The option ``feature_lists`` selects "sequence_example", too.
+        "infer" selects "sequence_example" if the option ``feature_lists`` is passed, and otherwise "example",
+        with two exceptions for rows from `read_tfrecord`. If the records were read as bytes, a single binary
+        column is written as bytes. Columns that were read from feature lists are written as sequence
+        examples. "infer" raises for nested lists that do not come from `read_tfrecord`.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns. For example, set the types of object columns, whose dtype does not
         determine a type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type

@@ -73,10 +73,11 @@ def data_only(
 
     A file is left out if no data file has its suffix, and its first bytes are no record. A file without a
     suffix is left out only if its first bytes are those of another known format, and if no such file is a
-    data file, except a file with a name such as README. If the list contains no data
-    file, only files whose names and first bytes both show another format are left out, and at least one file
-    is kept. ``data`` contains paths of known data files that are not in ``files``. ``keep`` contains paths of
-    files that must not be left out.
+    data file, except a file with a name such as README. If the list contains no data file, only files whose
+    names and first bytes both show another format are left out, and at least one file is kept.
+
+    ``data`` contains paths of known data files that are not in ``files``. ``keep`` contains paths of files
+    that must not be left out.
     """
     paths = files.paths
     kinds = [_kind(path) for path in paths]

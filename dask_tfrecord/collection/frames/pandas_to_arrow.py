@@ -270,8 +270,8 @@ def to_table(
     Values that pandas considers missing become null. A NaN in an Arrow-backed column or inside a list is a
     value and not a null. If ``write_index`` is True, the index levels become the first columns. With
     ``write_index=False``, the index is dropped. With ``write_index=None``, an index with a name raises, and
-    any other index is dropped. ``is_dask`` has the same meaning as in `type_of`. Columns in
-    ``fitted`` have the type of an existing dataset, so their floats must not be rounded integers.
+    any other index is dropped. ``is_dask`` has the same meaning as in `type_of`. Columns in ``fitted`` have
+    the type of an existing dataset, so their floats must not be rounded integers.
 
     Raise SchemaError if the columns of the partition differ from the schema, or if a value does not fit its
     column. An error about a value contains the position of the row.

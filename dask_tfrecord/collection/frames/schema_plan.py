@@ -1,6 +1,7 @@
 """Plan the schema with which all partitions of a Dask collection are written."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
 
@@ -69,10 +70,8 @@ class Existing:
             item = self.fields.get(str(column.name))
             if item is None or not is_object(column.dtype):
                 raise
-            try:
+            with suppress(*CONVERSION_ERRORS):
                 return to_arrow(column, item.type, rounded=True).type
-            except CONVERSION_ERRORS:
-                pass
             raise
 
 

@@ -431,10 +431,11 @@ def publish_files(
     If the store cannot rename files, only remove the run's uploaded files that are not in ``files``, and
     return fsspec's info about all files of the dataset. ``found`` is an existing listing. If ``found`` is
     None, the function lists the files when necessary. ``attempts`` maps the paths of staged files to
-    `FileEntry.attempt`. Raise ConcurrentWriteError if a file of the run no
-    longer exists, for example because an earlier attempt has found a conflict and removed it, or if another
-    attempt has published other rows under the same name. Raise DestinationError if the filesystem stores a
-    partition directory under another name.
+    `FileEntry.attempt`.
+
+    Raise ConcurrentWriteError if a file of the run no longer exists, for example because an earlier attempt
+    has found a conflict and removed it, or if another attempt has published other rows under the same name.
+    Raise DestinationError if the filesystem stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -447,9 +448,8 @@ def publish_files(
             except FileNotFoundError:
                 if not store.fs.exists(target):  # no attempt of this run has moved the file to `target`
                     raise _removed(run, name) from None
-            except (
-                FileExistsError
-            ):  # an attempt of this run has moved the file, and the task may have run again
+            except FileExistsError:
+                # An attempt of this run has moved the file, and the task may have run again.
                 with suppress(FileNotFoundError):
                     if not _have_same_content(store, source, target):
                         raise _written_twice(store, name) from None
