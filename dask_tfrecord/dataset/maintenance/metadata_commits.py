@@ -168,21 +168,32 @@ def _commit_expiry(
     gone with its snapshot. Add the data files that this function removes to ``removed``.
     """
     store = run.store
-    for attempt in range(3):
-        try:
-            return commit(run, Expire(oldest), (), Newest.of(store, newest))
-        except OSError as error:
-            if not is_full(error) or attempt == 2:
-                raise
-            if attempt == 1 and grace:
-                error.add_note('expire(grace="0 s") first removes the files of the versions that expire')
-                raise
-        if attempt == 1:
-            parts = [read_part(store, number) for number in versions(store) if number >= oldest]
-            bases = {part.base.version for part in parts if part.base is not None}
-            store.remove(store.join(snapshot_path(number)) for number in {*expired} - bases)
+
+    def attempt() -> Snapshot:
+        return commit(run, Expire(oldest), (), Newest.of(store, newest))
+
+    def free() -> None:
         removed.append(remove_unneeded(store, time_of_store(store) - grace).data)
-    raise AssertionError("the last attempt returns or raises")
+
+    try:
+        return attempt()
+    except OSError as error:
+        if not is_full(error):
+            raise
+    free()
+    try:
+        return attempt()
+    except OSError as error:
+        if not is_full(error):
+            raise
+        if grace:
+            error.add_note('expire(grace="0 s") first removes the files of the versions that expire')
+            raise
+    parts = [read_part(store, number) for number in versions(store) if number >= oldest]
+    bases = {part.base.version for part in parts if part.base is not None}
+    store.remove(store.join(snapshot_path(number)) for number in {*expired} - bases)
+    free()
+    return attempt()
 
 
 def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
