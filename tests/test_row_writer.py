@@ -6,6 +6,7 @@ Modules: row_writer.
 import copy
 import datetime
 import errno
+import math
 import os
 import pickle
 import shutil
@@ -192,6 +193,42 @@ def test_rows_of_other_columns_or_types_are_refused(tmp_path: Path, given: Any, 
         writer.write(rows(2))
     assert values(tmp_path) == [1, 2]
     assert not Snapshot.open(tmp_path).custom_metadata
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("string", 1.5),
+        ("string", math.nan),
+        ("string", 5),
+        ("string", True),
+        ("string", datetime.datetime(2026, 1, 1)),
+        (pa.timestamp("s"), 5),
+        (pa.duration("s"), 5),
+        ("int64", "5"),
+        ("int64", datetime.timedelta(seconds=5)),
+        (pa.list_(pa.string()), [1.5]),
+        (pa.struct({"a": pa.string()}), {"a": 1.5}),
+    ],
+)
+@pytest.mark.parametrize("form", ["dicts", "pandas", "arrow"])
+def test_numbers_times_and_text_are_not_converted_to_each_other(
+    tmp_path: Path, type_: Any, value: Any, form: str
+) -> None:
+    with Writer(tmp_path, {"n": type_}) as writer:
+        writer.write([{"n": None}])
+    made: Any = [{"n": value}]
+    if form != "dicts":
+        made = pa.table({"n": [value]}) if form == "arrow" else pa.table({"n": [value]}).to_pandas()
+    is_missing = form == "pandas" and value != value  # NaN is a null in pandas, and a value elsewhere
+    with Writer(tmp_path) as writer:
+        if is_missing:
+            writer.write(made)
+        else:
+            with pytest.raises(SchemaError, match=r"record 0.*'n'.*never equal"):
+                writer.write(made)
+        writer.write([{"n": None}])
+    assert read_tfrecord(tmp_path).compute()["n"].isna().tolist() == [True] * (2 + is_missing)
 
 
 @pytest.mark.parametrize(

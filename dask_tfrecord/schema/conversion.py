@@ -43,6 +43,9 @@ _FAMILIES = {
 }
 _ZONED = "timestamp with a time zone"
 
+# Families whose values a `Writer` converts to each other. A conversion to another time zone raises.
+_KINDS = {"bytes": "text", "date": "timestamp", _ZONED: "timestamp"}
+
 
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Convert an Arrow array to another type. Raise if the conversion would change a value.
@@ -323,11 +326,16 @@ def _of_family(existing: pa.DataType, rows: pa.DataType, *, numbers: bool) -> pa
     return existing if family(existing) == family(rows) and is_bool[0] == is_bool[1] else None
 
 
-def refuse_rounded(array: pa.Array, type_: pa.DataType) -> None:
-    """Raise MisfitError for the first float that may be a rounded integer, if ``type_`` is an integer type.
+def check_kind(array: pa.Array, type_: pa.DataType) -> None:
+    """Raise MisfitError if the values of an array never equal values of the existing column's type.
 
-    pandas stores integers beside missing values as float64, which does not hold every integer beyond 2^53.
+    Such a conversion would store a number or a time as text, or a number as a time. Also raise for the first
+    float that may be a rounded integer, if ``type_`` is an integer type: pandas stores integers beside
+    missing values as float64, which does not hold every integer beyond 2^53.
     """
+    if array.null_count < len(array) and not _is_alike(array.type, type_):
+        problem = f"values of type {array.type} are never equal to values of type {type_}"
+        raise MisfitError(_first_true(array.is_valid()), problem, "convert the values first")
     if not (types.is_floating(array.type) and types.is_integer(type_)):
         return
     bits = {16: 11, 32: 24, 64: 53}[array.type.bit_width]
@@ -336,6 +344,17 @@ def refuse_rounded(array: pa.Array, type_: pa.DataType) -> None:
     if row >= 0:
         problem = f"{array[row]} may be a rounded integer, because {array.type} does not hold all integers"
         raise MisfitError(row, f"{problem} beyond 2^{bits}", "make the column Int64 where it is loaded")
+
+
+def _is_alike(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return True if values of two types can be equal, or if features store them alike, as text and bytes."""
+    source, target = innermost(source), innermost(target)
+    if types.is_null(source) or types.is_null(target):
+        return True
+    if types.is_struct(source) and types.is_struct(target):
+        fields = {item.name: item.type for item in target}
+        return all(_is_alike(item.type, fields.get(item.name, pa.null())) for item in source)
+    return _KINDS.get(family(source), family(source)) == _KINDS.get(family(target), family(target))
 
 
 def may_widen(type_: pa.DataType) -> bool:

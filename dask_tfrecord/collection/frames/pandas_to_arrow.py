@@ -21,7 +21,7 @@ from pandas.api.types import infer_dtype
 from dask_tfrecord.collection.frames.object_arrays import SEQUENCES, SETS, to_arrow
 from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
-from dask_tfrecord.schema.conversion import convert, refuse_rounded, widened
+from dask_tfrecord.schema.conversion import check_kind, convert, widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.logical_types import (
     innermost,
@@ -368,7 +368,7 @@ def _convert(
     if isinstance(array, pa.ChunkedArray):
         return convert_chunks(array, type_, rounded=rounded, is_fitted=is_fitted)
     if is_fitted:
-        refuse_rounded(array, type_)
+        check_kind(array, type_)
     return convert(array, type_, rounded=rounded)
 
 
@@ -376,7 +376,7 @@ def convert_chunks(
     column: pa.ChunkedArray, type_: pa.DataType, *, rounded: bool, is_fitted: bool = False
 ) -> pa.ChunkedArray:
     if is_fitted:
-        refuse_rounded(column, type_)
+        check_kind(column, type_)
     return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in column.chunks], type_)
 
 
