@@ -198,7 +198,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 def test_the_remedies_of_a_wrong_argument_are_accepted(
     function: Callable[..., Any], keywords: dict[str, Any], tmp_path: Path
 ) -> None:
-    to_tfrecord(pa.table({"k": [1], "a": [2], "l": [[1, 2]]}), tmp_path)
+    to_tfrecord(pa.table({"k": [1, 2], "a": [2, 3], "l": [[1, 2], [3]]}), tmp_path)
     with pytest.raises(TFRecordError) as raised:
         function(tmp_path, **keywords)
     assert raised.value.remedies

@@ -155,7 +155,7 @@ def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
     chunk = pa.array([bytes(GIB // 16), b"last"])
     table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all rows share one value in memory
     part: Any = SimpleNamespace(
-        read=lambda: table,
+        read=lambda **_: table,
         stored_columns=Schema(()),
         splits=["split"],
         store=Store.at("memory://"),

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
+from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.memory import MemoryFile
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
@@ -574,8 +575,12 @@ class Location:
 
     def _read_start(self, path: str, count: int) -> bytes:
         """Return the first ``count`` bytes of a file, or the whole file if it is shorter."""
-        if "http" in protocols_of(self.fs):  # a server may send the whole file for the request of a range
-            with self.fs.open(path, "rb", block_size=0, size=count) as file:
+        # A web server may send the whole file for the request of a range. A file of pyarrow cannot seek, not
+        # even to its start.
+        streams = "http" in protocols_of(self.fs)
+        if streams or isinstance(self.fs, ArrowFSWrapper):
+            options = {"block_size": 0, "size": count} if streams else {}
+            with self.fs.open(path, "rb", **options) as file:
                 parts = []
                 while count and (part := file.read(min(count, REQUEST_BYTES))):
                     parts.append(part)
@@ -585,8 +590,7 @@ class Location:
         if hasattr(self.fs, "is_link") and self._look(path)["type"] not in ("file", "directory"):
             raise ValueError("is a pipe, a socket or a device, not a regular file")
         try:
-            # A file of pyarrow cannot seek, not even to its start.
-            return bytes(self.fs.cat_file(path, start=0 if self.fs.async_impl else None, end=count))
+            return bytes(self.fs.cat_file(path, start=0, end=count))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise
         except Exception:  # some stores refuse to send a range of an empty file

@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-from typing import NoReturn
 
 from dask_tfrecord.errors import TFRecordError
 
@@ -25,7 +24,8 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     except NotADirectoryError as error:
         raise FileNotFoundError(errno.ENOENT, "a parent is not a directory", path) from error
     except OSError as error:
-        raise_loop(error, path)
+        check_loop(error, path)
+        raise
     try:
         _check_regular(path, os.fstat(descriptor))
     except BaseException:
@@ -34,11 +34,10 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def raise_loop(error: OSError, path: str) -> NoReturn:
-    """Raise TFRecordError if links lead in a loop, and otherwise ``error``."""
-    if error.errno != errno.ELOOP:
-        raise error
-    raise TFRecordError("the links lead in a loop", "remove the links", path=path) from None
+def check_loop(error: OSError, path: str) -> None:
+    """Raise TFRecordError if an operation has failed because links lead in a loop."""
+    if error.errno == errno.ELOOP:
+        raise TFRecordError("the links lead in a loop", "remove the links", path=path) from None
 
 
 def _check_regular(path: str, status: os.stat_result) -> None:

@@ -38,7 +38,7 @@ from dask_tfrecord.files.storage.filesystem import (
 )
 from dask_tfrecord.files.storage.location import REQUEST_BYTES, ExpectedFile, Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
-from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, open_regular, raise_loop, read_regular
+from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 
 _S = TypeVar("_S")
@@ -424,7 +424,8 @@ class LocalStore(RenamingStore):
         try:
             return os.listdir(path) if self._is_plain else super()._ls(path)
         except OSError as error:
-            raise_loop(error, path)
+            check_loop(error, path)
+            raise
 
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
         return without_duplicates(LinkFollowingDisk().find(path, withdirs=with_hidden, detail=True))

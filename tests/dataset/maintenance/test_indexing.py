@@ -641,6 +641,7 @@ def test_memory_is_that_of_a_window(tmp_path: Path) -> None:
     assert 0 < max(call.args[0] for call in allocate.call_args_list) <= 1 << 22
 
 
+@pytest.mark.filterwarnings("ignore:.*bad.json")  # the oracle's description of the files
 def test_files_that_others_damaged_are_distinguished_from_whole_ones(data: Path) -> None:
     report = open_dataset(data / "bad", record_type="bytes").verify()
     assert len(report) > 100

@@ -163,7 +163,8 @@ def test_no_failure_of_a_store_shows_a_secret(leaky: str, action: str, first: in
     assert failures
 
 
-@pytest.mark.parametrize("raising", [OSError, PermissionError, FileNotFoundError, TimeoutError, ValueError])
+# A listed snapshot that raises FileNotFoundError is damaged, so the package raises its own exception.
+@pytest.mark.parametrize("raising", [OSError, PermissionError, TimeoutError, ValueError])
 def test_an_exception_of_pythons_keeps_its_class(leaky: str, raising: Callable[[str], BaseException]) -> None:
     Leaky.failing, Leaky.raising = "_open", raising
     with pytest.raises(raising) as caught:
