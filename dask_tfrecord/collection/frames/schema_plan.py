@@ -95,8 +95,9 @@ def plan_schema(
 
     If ``sample`` is None, ``meta`` contains all rows. Otherwise, ``sample(names)`` yields computed partitions
     with the named columns. ``sample`` is called only for columns whose dtype does not determine the Arrow
-    type: columns of objects or of unknown categories. Partitions are computed only until each column passed
-    to ``sample`` has a type. ``known`` contains the types of columns whose dtype no longer determines the
+    type, such as columns of objects or of unknown categories, and for columns that may have no values.
+    Partitions are computed only until each of these columns has a type and a value, but a column of decimals
+    needs all partitions. ``known`` contains the types of columns whose dtype no longer determines the
     type, such as large strings. If ``write_index`` is True, the index levels become the first columns.
     ``forms`` maps columns to the forms in which they are stored if their types fit. If ``record_type`` is
     None, the records are Examples, and a column of nested lists needs a form.
@@ -124,14 +125,10 @@ def plan_schema(
     found, typed = _types_of_values(columns, sample, existing)
     found |= known
     dtypes: dict[Any, Any] = meta.dtypes.to_dict()
-    types: dict[str, pa.DataType] = {}
-    suspects = {*converted} - {*given}
-    for name, dtype in dtypes.items():
-        fitted = existing.fitting(name, found[name], is_inferred=is_object(dtype))
-        if fitted is None:
-            suspects |= {name} - {*given}
-        types[name] = given[name] if name in given else found[name] if fitted is None else fitted
-    types |= dict.fromkeys(_without_values(suspects, meta, sample), pa.null())
+    fitted, suspects = _fitted_types(found, dtypes, existing)
+    types = fitted | given
+    empty = _without_values({*suspects, *converted} - {*given}, meta, sample)
+    types |= dict.fromkeys(empty, pa.null())
     categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
     planned = _with_keys(types, categories, record_type, partition_on, forms)
     names = {name: dtype_name(dtypes[name], type_) for name, type_ in types.items()}
@@ -425,6 +422,21 @@ def _types_of_values(
             remedy = Remedy("schema", {name: example}, "write this type, or name another")
             raise SchemaError(problem, "drop the column", remedy, feature=name)
     return types, typed
+
+
+def _fitted_types(
+    found: Types, dtypes: Mapping[str, Any], existing: Existing
+) -> tuple[dict[str, pa.DataType], list[str]]:
+    """Return the type to which each column is converted for the dataset, and the columns that do not fit.
+
+    The columns that do not fit keep the types in ``found``.
+    """
+    types = {
+        name: existing.fitting(name, found[name], is_inferred=is_object(dtype))
+        for name, dtype in dtypes.items()
+    }
+    others = [name for name, type_ in types.items() if type_ is None]
+    return types | {name: found[name] for name in others}, others
 
 
 def _without_values(names: Collection[str], meta: pd.DataFrame, sample: Sample | None) -> Collection[str]:
