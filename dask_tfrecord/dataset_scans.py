@@ -15,6 +15,7 @@ from dask_tfrecord.collection.requests import plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_path
+from dask_tfrecord.dataset.read.inferred_schema import INTEGERS_AS_FLOATS
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
@@ -111,6 +112,8 @@ def _described(
             _refuse_undescribed_files(store, dataset)
         return full_scan.create_snapshot(dataset, each)
     except TFRecordError as error:
+        # A column of a snapshot has one kind, so its files cannot hold integers and floats.
+        error.remedies = tuple(one for one in error.remedies if one.effect != INTEGERS_AS_FLOATS)
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
         if isinstance(error, CorruptRecordError):  # a file is missing, and a snapshot would hide that

@@ -19,6 +19,7 @@ from typing import Any
 import dask
 import dask.bag
 import dask.dataframe as dd
+import fsspec
 import numpy
 import numpy as np
 import pandas as pd
@@ -28,9 +29,10 @@ import pyarrow.parquet
 import pytest
 from remedy_data import CASES, NOT_EXECUTED, Case, write_data
 from remedy_sites import NAMES, Record, Site, recorded, sites
+from servers import s3_server
 
 import dask_tfrecord
-from dask_tfrecord import errors
+from dask_tfrecord import errors, to_tfrecord
 from dask_tfrecord.errors import NotFoundError, Remedy, RemedyWarning, TFRecordError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -39,6 +41,22 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """An S3 server for all of S3's URLs, and the keys for it."""
+    with pytest.MonkeyPatch.context() as patch, s3_server() as options:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_ENDPOINT_URL", options["endpoint_url"])
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        if importlib.util.find_spec("s3fs"):
+            fsspec.filesystem("s3", **options | {"client_kwargs": {}}).mkdir("numbers", acl="public-read")
+            public = options | {"s3_additional_kwargs": {"ACL": "public-read"}}
+            to_tfrecord(pa.table({"a": [1]}), "s3://numbers/", storage_options=public)
+        yield {name: options[name] for name in ("key", "secret")}
 
 
 def names() -> dict[str, Any]:
@@ -99,8 +117,11 @@ def _called(node: ast.Call) -> str:
 class Runner:
     """Runs the cases of an area, each program with its own copy of the data."""
 
-    def __init__(self, data: Path, place: Path, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.data, self.place, self.record, self.monkeypatch = data, place, record, monkeypatch
+    def __init__(
+        self, data: Path, place: Path, keys: dict[str, str], record: Record, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.data, self.place, self.keys, self.record = data, place, keys, record
+        self.monkeypatch = monkeypatch
         self.count = 0
         self.covered: set[Site] = set()
 
@@ -115,9 +136,12 @@ class Runner:
         self.monkeypatch.chdir(place)
         errors._shown.clear()
 
+    def names(self) -> dict[str, Any]:
+        return names() | {"keys": self.keys}
+
     def run(self, case: Case) -> None:
         self.fresh(case.code)
-        variables = names()
+        variables = self.names()
         found: list[Any] = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -131,7 +155,7 @@ class Runner:
         assert texts, f"{case.code} raises no message"
         done: list[str] = []
         executed: list[Any] = []
-        for message in found:
+        for message in found * (not case.follows):
             for call in getattr(message, "calls", ()):
                 done.append(str(call).removeprefix("call "))
                 run(done[-1], {**variables, "ddf": variables.get("ddf")})
@@ -141,7 +165,7 @@ class Runner:
                 self.fresh(case.code)
                 is_refusal = group == [Remedy("lossy", "raise", "refuse values that would change")]
                 try:
-                    run(code, names())
+                    run(code, self.names())
                 except errors.SchemaError:
                     if not is_refusal:
                         raise
@@ -149,8 +173,9 @@ class Runner:
                 executed += group
         if case.then:
             self.fresh(case.code + case.then)
-            run(case.then, names())
+            run(case.then, self.names())
             done.append(case.then)
+            self.covered |= {site for site in self.record.made_sites() if site.text in case.follows}
         self.covered |= self.record.sites_of(executed)
         self.covered |= {
             site
@@ -192,12 +217,12 @@ AREAS = sorted({area_of(module) for module in sites()})
 
 @pytest.mark.parametrize("area", AREAS)
 def test_every_remedy_is_executed_as_its_message_writes_it(
-    area: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    area: str, data: Path, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = []
     monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)  # sample few files
     with recorded(monkeypatch) as record, pytest.MonkeyPatch.context() as patch:
-        runner = Runner(data, tmp_path, record, patch)
+        runner = Runner(data, tmp_path, s3, record, patch)
         for case in CASES.get(area, ()):
             if any(importlib.util.find_spec(name) is None for name in case.needs):
                 continue
@@ -205,9 +230,11 @@ def test_every_remedy_is_executed_as_its_message_writes_it(
                 runner.run(case)
             except Exception as failure:
                 failures.append(f"{case.code}: {type(failure).__name__}: {failure}")
-    assert not failures, "\n".join(failures)
     wanted = [site for module, found in sites().items() if area_of(module) == area for site in found]
     missing = [site for site in wanted if site not in runner.covered and site.text not in NOT_EXECUTED]
+    assert not failures, "\n".join(failures)
+    needless = [site for site in wanted if site in runner.covered and site.text in NOT_EXECUTED]
+    assert not needless, "executed, but listed as not executed\n" + "\n".join(map(str, needless))
     skipped = any(
         importlib.util.find_spec(name) is None for case in CASES.get(area, ()) for name in case.needs
     )

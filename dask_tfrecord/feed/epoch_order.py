@@ -178,8 +178,10 @@ def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
         f"{max(1, blocks):,} blocks, so each batch has few of the column's values; a write with "
         "to_tfrecord(..., shuffle=True) mixes all rows"
     )
+    is_given = buffer != SHUFFLE_BUFFER  # has no effect with the shuffle "blocks", which refuses it
     remedies = [
-        Remedy("shuffle", "blocks", "mix more blocks"),
+        Remedy("shuffle", "blocks", "" if is_given else "mix more blocks"),
+        *[Remedy("shuffle_buffer", SHUFFLE_BUFFER, "mix more blocks")] * is_given,
         Remedy(
             "shuffle_buffer", min(total, _GROUP_BLOCKS * max(1, total // source.npieces)), "mix more rows"
         ),

@@ -47,7 +47,7 @@ from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, 
 from dask_tfrecord.feed.resume_position import State, epoch_of
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.listing import PathLike, check_file, check_unchanged
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
 
@@ -355,7 +355,7 @@ def tensorflow_dataset(
     names = checked_names(columns, label)
     dataset, schema = open_columns(path, names, None, read)
     if not schema.fields:
-        raise SchemaError("no column is read, and an element has at least one", "name one in columns=")
+        raise SchemaError("no column is read, and an element has at least one", "give one in schema=")
     for item in schema.fields:
         tensor_type(item)
     check_label(label, schema)
@@ -430,7 +430,8 @@ def _ours(
     schema = plan.source.schema
 
     def generate() -> Iterator[tuple[Tensors, Tensors, Tensors]]:
-        with Batches(plan, next(epochs), shard, start=next(starts, None)) as batches:
+        position = next(starts, None)
+        with calling(tensorflow_dataset), Batches(plan, next(epochs), shard, start=position) as batches:
             _open.add(batches)
             for table in iter(batches.next_table, None):
                 alone = numpy_columns(table.select(singles), fill_nulls)

@@ -1,5 +1,7 @@
 """The calls that raise the messages of the package, and the data on which the remedies are executed."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +19,30 @@ from dask_tfrecord import open_dataset, to_tfrecord
 
 @dataclass(frozen=True)
 class Case:
-    """A call that raises or warns, what a user does who follows the text, and the packages for it."""
+    """A call that raises or warns, what a user does who follows the text, and the packages for it.
+
+    ``follows`` are remedies of the message that ``then`` passes, as the source of the package writes them.
+    """
 
     code: str
     then: str = ""
+    follows: Sequence[str] = ()
     needs: Sequence[str] = ()
 
 
 NUMBER = oracle.features_file([{"a": ("int64", [1])}])
 TEXT = oracle.features_file([{"a": ("bytes", [b"x"])}])
 OTHER = oracle.features_file([{"a": ("int64", [1]), "b": ("int64", [1, 2])}])
+
+
+def tfds_features(dtype: str) -> bytes:
+    """The description of TensorFlow Datasets of a column "a" of numbers."""
+    leaf = {
+        "pythonClassName": "tensorflow_datasets.core.features.scalar.Scalar",
+        "tensor": {"dtype": dtype, "encoding": "none", "shape": {}},
+    }
+    kind = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    return json.dumps({"featuresDict": {"features": {"a": leaf}}, "pythonClassName": kind}).encode()
 
 
 def _cut(content: bytes, at: int) -> bytes:
@@ -66,6 +82,20 @@ FILES = {
     },
     "train_eval": {"train/a": NUMBER, "eval/a": NUMBER},
     "raw_splits": {"split=train/a": NUMBER, "split=eval/a": NUMBER},
+    "inexact": {"a": oracle.features_file([{"a": ("int64", [2**60 + 1])}])},
+    "no_columns": {"a": oracle.features_file([{}])},
+    "tfds_small": {
+        "x-train.tfrecord-00000-of-00001": oracle.features_file([{"a": ("int64", [300])}]),
+        "features.json": tfds_features("uint8"),
+    },
+    "tfds_unknown": {
+        "x-train.tfrecord-00000-of-00001": NUMBER,
+        "features.json": tfds_features("uint7"),
+    },
+    "tfds_other_format": {
+        "dataset_info.json": json.dumps({"fileFormat": "array_record"}).encode(),
+        "a": NUMBER,
+    },
 }
 
 
@@ -116,6 +146,16 @@ def write_data(root: Path) -> Path:
     (root / "resized_raw" / "a").write_bytes(NUMBER * 2)
     fill(root / "rewritten_raw", {"a": NUMBER})
     open_dataset(root / "rewritten_raw").add_snapshot()
+    tfds = Path(__file__).parents[1] / "data" / "tfds"
+    for name in ("tfds_repeated", "tfds_not_text"):
+        shutil.copytree(tfds / "labels" / "1.0.0", root / name)
+    (root / "tfds_repeated" / "file.labels.txt").write_text("a\na\nb\n")
+    (root / "tfds_not_text" / "file.labels.txt").write_bytes(b"\xff\na\nb\n")
+    shutil.copytree(tfds / "tensors" / "1.0.0", root / "tfds_tensors")
+    shutil.copytree(tfds / "scalars" / "1.0.0", root / "tfds_missing")
+    min((root / "tfds_missing").glob("*-train*")).unlink()
+    labels = pd.DataFrame({"x": [n // 200 for n in range(10_000)]})
+    to_tfrecord(labels, root / "sorted", write_options={"max_rows_per_file": 200})
     (root / "rewritten_raw" / "a").write_bytes(oracle.features_file([{"a": ("int64", [2])}]))
     return root
 

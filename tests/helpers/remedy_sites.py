@@ -28,6 +28,10 @@ ADVICE = re.compile(
 )
 
 
+# Modules that only format the remedies and calls of other modules.
+_FORMATTERS = ("errors.py", "cli/failures.py")
+
+
 @dataclass(frozen=True)
 class Site:
     """A place in the source of the package that makes a remedy, a call, or a text with code."""
@@ -61,6 +65,8 @@ def sites() -> dict[str, list[Site]]:
     found: dict[str, list[Site]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
+        if module in _FORMATTERS:
+            continue
         tree = ast.parse(path.read_text())
         inner = {
             id(child) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for child in node.values
@@ -70,7 +76,7 @@ def sites() -> dict[str, list[Site]]:
         for node in ast.walk(tree):
             place = (module, getattr(node, "lineno", 0), getattr(node, "end_lineno", 0))
             makes = _name(node.func) if isinstance(node, ast.Call) else ""
-            is_call = makes in ("Call", "index_again") and not is_query and module != "errors.py"
+            is_call = makes in ("Call", "index_again") and not is_query
             if makes == "Remedy" or is_call:
                 found.setdefault(module, []).append(Site(*place, makes, ast.unparse(node)))
             text = _template(node) if isinstance(node, ast.expr) else None
@@ -99,6 +105,16 @@ class Record:
         if PACKAGE in path.parents:
             place = (path.relative_to(PACKAGE).as_posix(), frame.f_lineno)
             self.made.setdefault(key(one), set()).add(place)
+
+    def made_sites(self) -> set[Site]:
+        """The sites that made any remedy or call of the cases so far."""
+        places = {place for made in self.made.values() for place in made}
+        return {
+            site
+            for module, found in sites().items()
+            for site in found
+            if any(name == module and site.first <= line <= site.last for name, line in places)
+        }
 
     def sites_of(self, executed: list[Any]) -> set[Site]:
         """The sites that made the executed remedies and calls, and the constants equal to them."""

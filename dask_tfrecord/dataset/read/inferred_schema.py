@@ -38,6 +38,9 @@ from dask_tfrecord.schema.logical_types import is_list, list_depth
 from dask_tfrecord.schema.struct_types import of_structs
 from dask_tfrecord.schema.tfds import DescribedColumns
 
+# The effect of a remedy that a read accepts and a snapshot does not.
+INTEGERS_AS_FLOATS = "read integers as floats"
+
 # The kinds of features that a column of floats can read.
 _NUMBERS = {"int64", "float"}
 
@@ -325,7 +328,7 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
             found = _exclusion([name])
             if {*feature.kinds} == _NUMBERS:
                 as_floats = {name: nested(pa.float64(), list_depth(type_of(feature)))}
-                found["remedies"].append(Remedy("schema", as_floats, "read integers as floats"))
+                found["remedies"].append(Remedy("schema", as_floats, INTEGERS_AS_FLOATS))
             errors[name] = SchemaError(problem, **first._asdict(), feature=name, **found)
         elif name in previous:
             errors[name] = _in_both_maps(previous[name], feature)
