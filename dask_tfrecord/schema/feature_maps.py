@@ -4,7 +4,7 @@ A record has two maps of features: the context and the feature lists. Types that
 of other libraries, do not say in which map a feature is. The records, or a snapshot, say it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -81,6 +81,11 @@ def in_feature_lists(schema: Schema, names: Sequence[str]) -> Schema:
         if item.name not in schema.names or not is_list(item.type):
             problem = f"the option feature_lists names the column, which is {item.type} and no list"
             raise SchemaError(problem, "name only list columns", feature=item.name)
+    return as_read(schema, names)
+
+
+def as_read(schema: Schema, names: Container[str]) -> Schema:
+    """Return a schema in which feature lists store those of the columns ``names`` that are lists."""
     fields = (_in_feature_lists(item) if item.name in names else item for item in schema.fields)
     return replace(schema, fields=tuple(fields))
 

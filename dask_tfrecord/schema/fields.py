@@ -441,9 +441,13 @@ class Schema:
     def arrow(self) -> pa.Schema:
         """The Arrow schema with the names and the logical types of the columns.
 
-        The metadata of a column with a `StoredForm` contains the form, so that a write can restore it.
+        The metadata of a column with a `StoredForm` contains the form, so that a write can restore it. The
+        metadata of a list column in feature lists says so.
         """
-        forms = ((item, form_metadata(item.travelling_form)) for item in self.fields)
+        forms = [
+            (item, form_metadata(item.travelling_form, is_feature_list=item.is_feature_list))
+            for item in self.fields
+        ]
         return pa.schema([pa.field(item.name, item.type, metadata=metadata) for item, metadata in forms])
 
     def select(self, names: Iterable[str]) -> Self:

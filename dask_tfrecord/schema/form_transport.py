@@ -19,14 +19,35 @@ _KEY = b"dask_tfrecord.form"
 # The key in ``DataFrame.attrs``. The value is a str, which pandas copies in no time and writes to JSON.
 ATTRIBUTE = "dask_tfrecord.forms"
 
+# The keys that mark list columns which were read from feature lists.
+_FEATURE_LIST = b"dask_tfrecord.feature_list"
+FEATURE_LISTS = "dask_tfrecord.feature_lists"
+
 Forms = Mapping[str, StoredForm]
 
 
-def form_metadata(form: StoredForm | None) -> dict[bytes, bytes] | None:
-    """Return the metadata of an Arrow field, or None if the form needs none."""
+def form_metadata(form: StoredForm | None, *, is_feature_list: bool) -> dict[bytes, bytes] | None:
+    """Return the metadata of an Arrow field, or None if the column needs none."""
+    if is_feature_list:
+        return {_FEATURE_LIST: b"1"}
     if form is None or form.is_like_none:
         return None
     return {_KEY: json.dumps(form.to_json()).encode()}
+
+
+def feature_lists_in_schema(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns that an Arrow schema marks as read from feature lists."""
+    found: list[str] = []
+    with suppress(ValueError, TypeError, AttributeError):  # the metadata of pandas is not valid
+        found = feature_lists_in_attrs((schema.pandas_metadata or {}).get("attributes") or {})
+    return [*found, *(item.name for item in schema if item.metadata and _FEATURE_LIST in item.metadata)]
+
+
+def feature_lists_in_attrs(attrs: Mapping[Any, Any]) -> list[str]:
+    """Return the names of the columns that ``DataFrame.attrs`` marks as read from feature lists."""
+    with suppress(ValueError, TypeError, AttributeError):
+        return [name for name in json.loads(attrs.get(FEATURE_LISTS, "[]")) if isinstance(name, str)]
+    return []
 
 
 def forms_in_schema(schema: pa.Schema) -> dict[str, StoredForm]:

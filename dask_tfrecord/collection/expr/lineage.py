@@ -41,8 +41,9 @@ from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.feature_maps import as_read
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.form_transport import forms_in_attrs
+from dask_tfrecord.schema.form_transport import feature_lists_in_attrs, forms_in_attrs
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
 from dask_tfrecord.schema.stored_form import StoredForm
 
@@ -93,6 +94,8 @@ def nested_record_type(ddf: DataFrame) -> RecordType | None:
         for item in schema.fields
         if (item.depth > 1 or item.is_feature_list) and item.name in ddf.columns
     }
+    if {*feature_lists_in_attrs(ddf._meta.attrs)} & {*ddf.columns}:
+        found.add("sequence_example")
     return max(found, default=None)
 
 
@@ -113,7 +116,7 @@ def with_feature_lists(ddf: DataFrame, planned: Schema) -> Schema:
         return planned
     for schema in _read_schemas(ddf):
         planned = planned.as_in(schema)
-    return planned
+    return as_read(planned, feature_lists_in_attrs(ddf._meta.attrs))
 
 
 def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:

@@ -24,6 +24,7 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import (
 from dask_tfrecord.errors import Remedy, SchemaError, did_you_mean, literal, warn_caller
 from dask_tfrecord.schema.conversion import convert, fitting, may_widen, widened
 from dask_tfrecord.schema.dtypes import dtype_name
+from dask_tfrecord.schema.feature_maps import as_read
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.form_transport import Forms, form_of_nested, forms_in_schema
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
@@ -198,6 +199,23 @@ def chosen_forms(
     new = {name: form.of_new_column for name, form in {**of_rows, **given}.items()}
     stored = {name: item.form for name, item in existing.fields.items()}
     return {name: form for name, form in {**new, **stored}.items() if form is not None}
+
+
+def with_read_feature_lists(
+    plan: Callable[[RecordType | None], Schema],
+    record_type: RecordType | None,
+    names: Collection[str],
+    existing: Existing,
+) -> Schema:
+    """Plan the schema of rows, and store list columns ``names`` in feature lists, from which they were read.
+
+    The dataset of an append decides for itself, and so does another ``record_type``.
+    """
+    if not names or existing.fields or record_type not in (None, "sequence_example"):
+        return plan(record_type)
+    planned = as_read(plan("sequence_example"), names)
+    is_used = any(item.is_feature_list for item in planned.fields)
+    return planned if is_used or record_type else plan(record_type)
 
 
 def _with_keys(

@@ -33,6 +33,7 @@ from dask_tfrecord.collection.frames.schema_plan import (
     plan_schema,
     rounded_columns,
     rounded_in_frame,
+    with_read_feature_lists,
 )
 from dask_tfrecord.collection.row_splits import Splits, split_frame, split_table
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
@@ -40,7 +41,12 @@ from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
 from dask_tfrecord.schema.conversion import widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
-from dask_tfrecord.schema.form_transport import forms_in_attrs, forms_in_schema
+from dask_tfrecord.schema.form_transport import (
+    feature_lists_in_attrs,
+    feature_lists_in_schema,
+    forms_in_attrs,
+    forms_in_schema,
+)
 from dask_tfrecord.schema.logical_types import in_nanoseconds
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
 
@@ -184,17 +190,22 @@ class PandasRows:
         ``keys`` are the partition columns. If ``record_type`` is None, the record type is inferred.
         ``existing`` describes the dataset of an append.
         """
-        planned = plan_schema(
-            self._frame,
-            schema=schema,
-            record_type=record_type,
-            write_index=bool(levels),
-            sample=None,
-            partition_on=keys,
-            known=dict.fromkeys(self._text(levels), pa.string()),
-            existing=existing,
-            forms=chosen_forms(forms_in_attrs(self._frame.attrs), schema, existing, record_type),
-        )
+
+        def plan(record_type: RecordType | None) -> Schema:
+            return plan_schema(
+                self._frame,
+                schema=schema,
+                record_type=record_type,
+                write_index=bool(levels),
+                sample=None,
+                partition_on=keys,
+                known=dict.fromkeys(self._text(levels), pa.string()),
+                existing=existing,
+                forms=chosen_forms(forms_in_attrs(self._frame.attrs), schema, existing, record_type),
+            )
+
+        lists = {*feature_lists_in_attrs(self._frame.attrs)} & {*self.columns} - {*keys}
+        planned = with_read_feature_lists(plan, record_type, lists, existing)
         return planned if record_type else _without_payloads(planned)
 
     def _text(self, levels: Levels) -> Iterator[str]:
@@ -281,15 +292,20 @@ class ArrowRows:
     ) -> Schema:
         coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
         categories = self._first_categories(coded)
-        planned = plan_arrow_schema(
-            self._schema,
-            categories,
-            schema=schema,
-            record_type=record_type,
-            partition_on=keys,
-            existing=existing,
-            forms=chosen_forms(forms_in_schema(self._schema), schema, existing, record_type),
-        )
+
+        def plan(record_type: RecordType | None) -> Schema:
+            return plan_arrow_schema(
+                self._schema,
+                categories,
+                schema=schema,
+                record_type=record_type,
+                partition_on=keys,
+                existing=existing,
+                forms=chosen_forms(forms_in_schema(self._schema), schema, existing, record_type),
+            )
+
+        lists = {*feature_lists_in_schema(self._schema)} & {*self.columns} - {*keys}
+        planned = with_read_feature_lists(plan, record_type, lists, existing)
         return planned if record_type else _without_payloads(planned)
 
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:

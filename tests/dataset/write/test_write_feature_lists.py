@@ -1,6 +1,7 @@
 """List columns in feature lists: the option ``feature_lists``, and columns that were read from feature lists.
 
-Modules: schema.feature_maps, collection.requests, dataset.write.append_schema, collection.expr.lineage.
+Modules: schema.feature_maps, schema.form_transport, collection.requests, dataset.write.append_schema,
+collection.expr.lineage, collection.frames.schema_plan.
 """
 
 from pathlib import Path
@@ -142,3 +143,33 @@ def test_a_column_that_is_no_list_is_refused(
     to_tfrecord(ROWS, tmp_path / "z", record_type="sequence_example")
     with pytest.raises(SchemaError, match="the dataset stores it in the context"):
         to_tfrecord(ROWS, tmp_path / "z", append=True, write_options={"feature_lists": LISTS})
+
+
+READ: dict[str, Any] = {
+    "pandas": lambda root: read_tfrecord(root).compute(),
+    "numpy": lambda root: read_tfrecord(root, dtype_backend="numpy_nullable").compute(),
+    "filtered": lambda root: (lambda found: found[found["id"] > 0])(read_tfrecord(root).compute()),
+    "arrow": lambda root: open_dataset(root).to_table(),
+    "arrow of pandas": lambda root: pa.Table.from_pandas(read_tfrecord(root).compute()),
+    "persisted": lambda root: read_tfrecord(root).persist(),
+    "of pandas": lambda root: dd.from_pandas(read_tfrecord(root).compute(), npartitions=1),
+}
+
+
+@pytest.mark.parametrize("read", READ.values(), ids=READ)
+def test_lists_that_were_read_from_feature_lists_go_back_to_them(tmp_path: Path, read: Any) -> None:
+    to_tfrecord(ROWS.select(["id", "tokens"]), tmp_path / "old", write_options={"feature_lists": ["tokens"]})
+    rows = read(tmp_path / "old")
+    to_tfrecord(rows, tmp_path / "new")
+    assert stored(tmp_path / "new") == stored(tmp_path / "old") != [{}] * len(TOKENS)
+    assert read_tfrecord(tmp_path / "new").compute()["tokens"].isna().tolist() == [False, False, True, False]
+    to_tfrecord(rows, tmp_path / "flat", record_type="example")
+    assert stored(tmp_path / "flat") == [{}] * len(TOKENS)
+
+
+def test_a_column_that_is_a_list_no_longer_needs_no_sequence_examples(tmp_path: Path) -> None:
+    to_tfrecord(ROWS.select(["id", "tokens"]), tmp_path / "old", write_options={"feature_lists": ["tokens"]})
+    changed = read_tfrecord(tmp_path / "old").compute().assign(tokens=[1, 2, 3, 4])
+    to_tfrecord(changed, tmp_path / "new")
+    assert stored(tmp_path / "new") == [{}] * len(TOKENS)
+    assert read_tfrecord(tmp_path / "new").compute()["tokens"].tolist() == [1, 2, 3, 4]
