@@ -293,9 +293,11 @@ class ArrowRows:
         coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
         categories = self._first_categories(coded)
 
+        source = self._without_values(existing, keys)
+
         def plan(record_type: RecordType | None) -> Schema:
             return plan_arrow_schema(
-                self._schema,
+                source,
                 categories,
                 schema=schema,
                 record_type=record_type,
@@ -307,6 +309,23 @@ class ArrowRows:
         lists = {*feature_lists_in_schema(self._schema)} & {*self.columns} - {*keys}
         planned = with_read_feature_lists(plan, record_type, lists, existing)
         return planned if record_type else _without_payloads(planned)
+
+    def _without_values(self, existing: Existing, keys: Sequence[str]) -> pa.Schema:
+        """Return the schema of the stream, with the null type for columns that do not fit the ``existing``
+        columns and have no value in the first batch. A value in a later batch raises an error.
+        """
+        misfits = {
+            item.name
+            for item in self._schema
+            if item.name not in keys and existing.fitting(item.name, item.type, is_inferred=False) is None
+        }
+        if misfits and not self._peeked and (batch := self._next()) is not None:
+            self._peeked.append(batch)
+        for batch in self._peeked[:1]:
+            empty = {name for name in misfits if batch[name].null_count == batch.num_rows > 0}
+            fields = [item.with_type(pa.null()) if item.name in empty else item for item in self._schema]
+            return pa.schema(fields, self._schema.metadata)
+        return self._schema
 
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
         """Return the categories of each column, from the first batch in which the column has categories.
@@ -450,6 +469,8 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy, *, is_fitted:
         converted = convert_chunks(column, item.type, rounded=rounded, is_fitted=is_fitted)
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
+        if is_fitted and pa.types.is_null(item.type):  # the first batch has no value
+            advice = "cast the column to the type of the dataset"
         type_ = widened(item.type, column.type, is_stored=False) or column.type
         wider = Remedy("schema", {item.name: type_}, "hold all values of the column")
         remedies = [ROUND] if isinstance(error, RoundedError) else [] if advice else [wider]

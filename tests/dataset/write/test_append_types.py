@@ -400,3 +400,16 @@ def test_the_remedy_for_a_decimal_holds_the_digits_of_all_rows(tmp_path: Path) -
 )
 def test_rows_fit_types(existing: Any, rows: Any, is_inferred: bool, expected: Any) -> None:
     assert fitting(existing, rows, numbers=False, is_inferred=is_inferred) == expected
+
+
+@pytest.mark.parametrize("made", [pa.table, lambda rows: pa.table(rows).to_reader(1)])
+def test_an_arrow_column_of_nulls_fits_each_column_whatever_its_type(tmp_path: Path, made: Any) -> None:
+    to_tfrecord(pa.table({"n": [0], "x": ["a"]}), tmp_path)
+    to_tfrecord(made({"n": [1, 2], "x": pa.nulls(2, pa.float64())}), tmp_path, append=True)
+    late = [
+        pa.record_batch({"n": pa.array([3]), "x": pa.nulls(1, pa.float64())}),
+        pa.record_batch({"n": pa.array([4]), "x": pa.array([1.5])}),
+    ]
+    with pytest.raises(SchemaError, match=r"record 1: feature 'x'.*cast the column to the type of the data"):
+        to_tfrecord(pa.Table.from_batches(late), tmp_path, append=True)
+    assert read_tfrecord(tmp_path).compute()["x"].fillna("").tolist() == ["a", "", ""]
