@@ -155,7 +155,8 @@ def _prepare_streams() -> None:
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(null, True)  # so that workers have the stream, too
-            setattr(sys, name, open(null, mode, closefd=False))  # noqa: SIM115
+            stream = open(null, mode, closefd=False)  # noqa: SIM115  # the stream stays open until Python ends
+            setattr(sys, name, stream)
     if not isinstance(sys.stderr, _StderrWithoutErrors):
         sys.stderr = _StderrWithoutErrors(sys.stderr)
 
