@@ -38,7 +38,8 @@ def open_cached(cache: AbstractFileSystem, path: str, size: int | None) -> Any:
     """Open a file through a cache. Return None if the cache fails, or if its copy does not have ``size``
     bytes.
     """
-    lock = _LOCKS[hash(path) % len(_LOCKS)]
+    # Threads cannot share the one connection of a filesystem such as SFTP, which is not asynchronous.
+    lock = _LOCKS[hash(path) % len(_LOCKS) if cache.fs.async_impl else 0]
     with lock:
         try:
             file = cache.open(path, "rb", block_size=_BLOCK_BYTES)
