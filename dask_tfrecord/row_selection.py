@@ -1,5 +1,6 @@
 """Select rows by index, as `Dataset.take` and `RecordTable` do, or by filters (`filter_mask`)."""
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -90,7 +91,7 @@ class NumberedRows:
         """Convert a row index to a record index. Raise IndexError if no row has this index."""
         count = len(self)
         if not -count <= number < count:
-            raise self._no_row(number)
+            raise _no_row(number, count, self._root)
         return number % count if self._passing is None else int(self._passing[number])
 
     def row_numbers(self, records: Numbers) -> Numbers:
@@ -107,28 +108,7 @@ class NumberedRows:
 
         Raise IndexError if an index is out of bounds, or if a mask does not have one element for each row.
         """
-        count = len(self)
-        array = np.asarray(indices)
-        if array.ndim == 0:
-            raise one_index(indices, self._root)
-        if not array.size and array.dtype != bool:
-            array = array.astype(np.int64)
-        if array.ndim > 1 or array.dtype.kind not in "biu":
-            raise TFRecordError(
-                "indices must be a list of integers or a boolean mask, not a "
-                f"{array.ndim}-dimensional array of {array.dtype}",
-                path=self._root,
-            )
-        if array.dtype == bool:
-            if len(array) != count:
-                problem = f"the mask has {len(array):,} elements, but the dataset {count:,} rows"
-                raise IndexError(f"{self._root}: {problem}")
-            return np.flatnonzero(array)
-        outside = array[(array >= count) | (array < -count)]
-        if outside.size:
-            raise self._no_row(outside[0])
-        numbers = array.astype(np.int64)
-        return np.where(numbers < 0, numbers + count, numbers)
+        return resolved(index_array(indices, self._root), len(self), self._root)
 
     def matching(self, filters: Any) -> Numbers:
         """Return the indices of the rows that pass filters, in ascending order.
@@ -153,10 +133,6 @@ class NumberedRows:
         masks = self._in_tasks(_passing_of_parts, parts)
         is_matching[np.repeat(is_undecided, counts)] = np.concatenate([_NO_NUMBERS > 0, *masks])
         return np.flatnonzero(is_matching if self._passing is None else is_matching[self._passing])
-
-    def _no_row(self, number: Any) -> IndexError:
-        problem = f"index {number} is out of bounds for a dataset of {len(self):,} rows"
-        return IndexError(f"{self._root}: {problem}")
 
     def read(self, records: Numbers) -> pa.Table:
         """Read records by index. Return one row for each index, in the order of ``records``."""
@@ -190,10 +166,55 @@ class NumberedRows:
             yield int(partitions[first]), group
 
 
-def one_index(index: Any, path: str | None = None) -> TFRecordError:
-    problem = f"indices={index!r} is not a list of indices"
-    advice = f"pass [{index!r}] for the row with this index, or call head({index!r}) for the first rows"
-    return TFRecordError(problem, advice, path=path, keyword="indices")
+def index_array(indices: Any, path: str | None = None) -> npt.NDArray[Any]:
+    """Return row indices or a boolean mask as an array. Raise TFRecordError for any other argument."""
+    array = np.asarray(indices)
+    if array.ndim == 0:
+        problem = f"indices must be a list of integers or a boolean mask, not {indices!r}"
+        raise TFRecordError(problem, _advice(indices), path=path, keyword="indices")
+    if not array.size and array.dtype != bool:
+        array = array.astype(np.int64)
+    if array.ndim > 1 or array.dtype.kind not in "biu":
+        raise TFRecordError(
+            "indices must be a list of integers or a boolean mask, not a "
+            f"{array.ndim}-dimensional array of {array.dtype}",
+            path=path,
+        )
+    return array
+
+
+def _advice(index: Any) -> str:
+    """Return the call for a single index or a slice."""
+    if isinstance(index, slice):
+        return "pass a range, such as range(0, 5) for the first rows"
+    try:
+        number = operator.index(index)
+    except TypeError:
+        return "pass a list of integers, such as [0, 1]"
+    first = f", or call head({number}) of a Dataset for the first rows" if number > 0 else ""
+    return f"pass [{number}] for the row with this index{first}"
+
+
+def resolved(array: npt.NDArray[Any], count: int, path: str | None = None) -> Numbers:
+    """Convert an array of `index_array` to non-negative indices of ``count`` rows.
+
+    Raise IndexError if an index is out of bounds, or if a mask does not have one element for each row.
+    """
+    if array.dtype == bool:
+        if len(array) != count:
+            problem = f"the mask has {len(array):,} elements, but the dataset {count:,} rows"
+            raise IndexError(problem if path is None else f"{path}: {problem}")
+        return np.flatnonzero(array)
+    outside = array[(array >= count) | (array < -count)]
+    if outside.size:
+        raise _no_row(outside[0], count, path)
+    numbers = array.astype(np.int64)
+    return np.where(numbers < 0, numbers + count, numbers)
+
+
+def _no_row(number: Any, count: int, path: str | None) -> IndexError:
+    problem = f"index {number} is out of bounds for a dataset of {count:,} rows"
+    return IndexError(problem if path is None else f"{path}: {problem}")
 
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:

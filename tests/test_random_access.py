@@ -3,6 +3,7 @@
 Modules: row_selection.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,61 @@ def test_one_number_is_no_list_of_indices_and_head_is_named(root: Path, index: A
     for take in (found.take, found.scanner().take, RecordTable(str(root)).batch):
         with pytest.raises(TFRecordError, match=r"call head\("):
             take(index)
+
+
+@plain
+@pytest.mark.parametrize(
+    ("index", "advice"),
+    [
+        (-1, "pass [-1] for the row with this index"),
+        (
+            np.int64(5),
+            "pass [5] for the row with this index, or call head(5) of a Dataset for the first rows",
+        ),
+        (slice(3), "pass a range, such as range(0, 5) for the first rows"),
+        *((one, "pass a list of integers, such as [0, 1]") for one in (2.5, "3", None, {1, 2})),
+    ],
+)
+def test_advice_for_a_single_index_works_as_written(root: Path, index: Any, advice: str) -> None:
+    for take in (open_dataset(root).take, open_dataset(root).scanner().take, RecordTable(str(root)).batch):
+        with pytest.raises(TFRecordError, match=re.escape(f"; {advice}") + "$"):
+            take(index)
+
+
+@pytest.mark.parametrize(
+    "indices", [[True] * 3 + [False] * (ROWS - 3), np.arange(ROWS) % 7 == 0, [-1, 0], [], [2, -2, 2]]
+)
+@pytest.mark.parametrize("root", [None, "gzip"], indirect=True)
+def test_masks_and_negative_indices_mean_the_same_in_each_take(root: Path, indices: Any) -> None:
+    dataset = open_dataset(root)
+    expected = dataset.take(indices)["n"].to_pylist()
+    fragment = next(iter(dataset.get_fragments()))
+    assert fragment.count_rows() == ROWS
+    for found in (
+        dataset.take(indices, {"n": pc.field("n")}),
+        dataset.scanner().take(indices),
+        fragment.take(indices),
+    ):
+        assert found["n"].to_pylist() == expected
+
+
+@plain
+@pytest.mark.parametrize("indices", [[0.5], ["1"], [[1, 2]], [None], pa.array([1, None]), [True], [ROWS]])
+def test_a_scan_refuses_indices_that_a_dataset_refuses(root: Path, indices: Any) -> None:
+    dataset = open_dataset(root)
+    with pytest.raises((TFRecordError, IndexError)) as refused:
+        dataset.take(indices)
+    for take in (dataset.scanner().take, lambda one: dataset.take(one, {"n": pc.field("n")})):
+        with pytest.raises(refused.type):
+            take(indices)
+
+
+@plain
+@pytest.mark.parametrize("count", [2.5, "3", None, [1]])
+def test_head_takes_integers_only(root: Path, count: Any) -> None:
+    for one in (open_dataset(root), open_dataset(root).scanner()):
+        with pytest.raises(TFRecordError, match=f"num_rows= is not a int.*got {type(count).__name__}"):
+            one.head(count)
 
 
 @plain

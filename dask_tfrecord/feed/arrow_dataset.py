@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.row_selection import one_index
+from dask_tfrecord.row_selection import index_array, resolved
 from dask_tfrecord.schema.fields import Schema
 
 # The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces of a
@@ -184,7 +184,13 @@ class ArrowDataset(pads.FileSystemDataset):
 
     # pyarrow accepts only expressions as filters, and names no remedy for others.
     to_table, to_batches = _with_advice(pads.Dataset.to_table), _with_advice(pads.Dataset.to_batches)
-    head, count_rows = _with_advice(pads.Dataset.head), _with_advice(pads.Dataset.count_rows)
+    count_rows = _with_advice(pads.Dataset.count_rows)
+
+    @_with_advice
+    @wraps(pads.Dataset.head)
+    def head(self, num_rows: int, *args: Any, **kwargs: Any) -> pa.Table:
+        check_instance("num_rows", num_rows, int, np.integer)  # pyarrow would cut a float
+        return super().head(num_rows, *args, **kwargs)
 
     def _used_by(self, computed: dict[str, Any]) -> list[str]:
         for name, one in computed.items():
@@ -327,10 +333,11 @@ class Scan:
         return _as_table(found, self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
-        """Read rows by index, in the order of ``indices``. Reading stops after the last requested row."""
-        if np.ndim(indices) == 0:
-            raise one_index(indices)
-        numbers, order = np.unique(np.asarray(indices, np.int64), return_inverse=True)
+        """Read rows by index, or by a boolean mask. Reading stops after the last requested row."""
+        array = index_array(indices)
+        if array.dtype == bool or (array < 0).any():
+            array = resolved(array, self.count_rows())
+        numbers, order = np.unique(array, return_inverse=True)
         found: list[pa.RecordBatch] = []
         count = start = 0
         for batch in self.to_batches() if len(numbers) else ():
@@ -339,7 +346,7 @@ class Scan:
             start += batch.num_rows
             if count == len(numbers):
                 break
-        if len(numbers) and (numbers[0] < 0 or count < len(numbers)):
+        if count < len(numbers):
             raise IndexError(f"a row number is out of bounds for {start:,} rows")
         return _as_table(found, self.projected_schema).take(pa.array(order))
 
