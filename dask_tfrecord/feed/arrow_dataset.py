@@ -69,17 +69,20 @@ class Source(NamedTuple):
     shared: SharedPlan
 
 
-def _with_advice(method: Any) -> Any:
-    """Return a method of pyarrow that raises the advice of `Dataset.filter` for a wrong ``filter``."""
+def _with_advice(method: Any, position: int) -> Any:
+    """Return a method of pyarrow that raises the advice of `Dataset.filter` for a wrong ``filter``, which is
+    a keyword or the positional argument at ``position``.
+    """
 
     @wraps(method)
     def call(self: "ArrowDataset", *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
         except TypeError:
-            if not isinstance(kwargs.get("filter"), pc.Expression | None):
+            given = kwargs.get("filter", next(iter(args[position:]), None))
+            if not isinstance(given, pc.Expression | None):
                 with calling(ArrowDataset.scanner):
-                    self._predicate(kwargs["filter"])
+                    self._predicate(given)
             raise
 
     return call
@@ -183,10 +186,10 @@ class ArrowDataset(pads.FileSystemDataset):
         )
 
     # pyarrow accepts only expressions as filters, and names no remedy for others.
-    to_table, to_batches = _with_advice(pads.Dataset.to_table), _with_advice(pads.Dataset.to_batches)
-    count_rows = _with_advice(pads.Dataset.count_rows)
+    to_table, to_batches = _with_advice(pads.Dataset.to_table, 1), _with_advice(pads.Dataset.to_batches, 1)
+    count_rows = _with_advice(pads.Dataset.count_rows, 0)
 
-    @_with_advice
+    @partial(_with_advice, position=2)
     @wraps(pads.Dataset.head)
     def head(self, num_rows: int, *args: Any, **kwargs: Any) -> pa.Table:
         check_instance("num_rows", num_rows, int, np.integer)  # pyarrow would cut a float

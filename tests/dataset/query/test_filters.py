@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from possible import as_sets, outcomes_in_file
 
-from dask_tfrecord import SchemaError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset.query.filters import arrow_predicate, names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import (
@@ -454,6 +454,22 @@ def test_a_constant_keeps_all_rows_or_no_row(root: Path) -> None:
         assert len(read_tfrecord(root, filters=pc.scalar(constant))) == rows
     with pytest.raises(SchemaError, match="must evaluate to bool"):
         dataset.to_table(filter=pc.scalar(1))
+
+
+@pytest.mark.parametrize("wrong", ["x > 3", [("x", ">", 3)], 3])
+def test_a_filter_of_another_kind_raises_the_same_advice_by_keyword_and_by_position(
+    root: Path, wrong: Any
+) -> None:
+    dataset = open_dataset(root)
+    for read in (
+        lambda: dataset.count_rows(filter=wrong),
+        lambda: dataset.count_rows(wrong),
+        lambda: dataset.to_table(["x"], wrong),
+        lambda: dataset.to_batches(["x"], wrong),
+        lambda: dataset.head(2, ["x"], wrong),
+    ):
+        with pytest.raises(TFRecordError, match=r"is not a pyarrow expression .*; pass "):
+            read()
 
 
 def test_an_expression_that_fails_for_some_values_names_the_column_and_the_file(tmp_path: Path) -> None:
