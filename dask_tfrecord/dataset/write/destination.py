@@ -222,10 +222,8 @@ def destination(
     if not store.is_remote:  # on a remote store, these checks would need additional requests
         directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
         store.refuse_links(f"{one}/" for one in directories)
-        for one in filter(os.path.isfile, directories):
-            raise DestinationError(
-                "a file has the name of a directory of the dataset", "move the file elsewhere", path=one
-            )
+        for one in directories:
+            store.refuse_file(one)
     return store
 
 

@@ -24,6 +24,7 @@ from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import DestinationError, TFRecordError, did_you_mean
 from dask_tfrecord.files.storage.paths import glob_start, name_of, wraps
+from dask_tfrecord.files.storage.regular_files import check_loop
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
 Info = dict[str, Any]
@@ -103,6 +104,9 @@ class LinkFollowingDisk(LocalFileSystem):
             infos = self.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):  # removed by another process, or below a file
             return
+        except OSError as error:
+            check_loop(error, path)
+            raise
         linked = []
         for info in infos:
             name = name_of(info["name"])

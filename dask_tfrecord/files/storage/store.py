@@ -134,6 +134,13 @@ class Store(Location, ABC):
         for path in filter(is_link, paths if files else ()):
             raise self._link_error(path, "the file is a link, and links to files")
 
+    def refuse_file(self, directory: str) -> None:
+        """Raise DestinationError if a file, pipe or device has the name of a directory."""
+        with suppress(OSError):  # nothing has the name
+            if self.fs.info(directory)["type"] in ("file", "other"):
+                problem = "a file has the name of a directory of the dataset"
+                raise DestinationError(problem, "move the file elsewhere", path=self.public(directory))
+
     @property
     def _is_link(self) -> Callable[[str], bool] | None:
         return getattr(self.fs, "is_link", None)
@@ -379,8 +386,12 @@ class RenamingStore(Store):
                 if failures or self.is_remote:  # a local directory usually exists, so try `create` first
                     self.fs.makedirs(directory, exist_ok=True)
                 return create()
-            except (FileNotFoundError, FileExistsError):
+            except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
                 failures += 1
+                parent = "" if isinstance(error, FileNotFoundError) else directory
+                while parent.startswith(self.join("")):
+                    self.refuse_file(parent)
+                    parent = parent_of(parent)
                 if failures > _ATTEMPTS or (source is not None and not self.fs.exists(source)):
                     raise
 

@@ -125,6 +125,29 @@ def test_metadata_that_is_no_directory_is_no_metadata_or_raises(root: Path, tmp_
             read()
 
 
+@pytest.mark.parametrize("name", ["_tfrecord/staging", "_tfrecord/columns", "_tfrecord/kept", "k=1"])
+def test_a_write_names_what_stands_where_it_needs_a_directory(tmp_path: Path, name: str) -> None:
+    root, place = tmp_path / "data", tmp_path / "data" / name
+    to_tfrecord(pa.table({"n": [1], "k": [0]}), root, partition_on="k")
+    for stand in (os.mkfifo, Path.touch):
+        stand(place)
+        with pytest.raises(TFRecordError, match=r"a file has the name of|move the files") as error:
+            to_tfrecord(pa.table({"n": [2], "k": [1]}), root, partition_on="k", append=True)
+        assert error.value.path == str(place)
+        place.unlink()
+    assert numbers(root) == [1]
+
+
+def test_a_directory_of_kept_files_that_is_a_loop_of_links_raises(root: Path) -> None:
+    open_dataset(root).delete([("n", "==", 3)])
+    kept = root / "_tfrecord" / "kept"
+    kept.rename(root.parent / "kept")
+    kept.symlink_to("kept")
+    with pytest.raises(TFRecordError, match=r"kept: the links lead in a loop"):
+        numbers(root, version=1)
+    assert numbers(root) == [1, 2]
+
+
 def test_a_schema_that_is_no_regular_file_raises(
     root: Path, tmp_path: Path, put: Callable[[Path], None]
 ) -> None:
