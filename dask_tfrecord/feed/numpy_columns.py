@@ -168,6 +168,9 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
             fill = "" if is_text(type_) else b""
         else:
             raise null_integers(name, type_, "has null")
+    if pa.types.is_integer(type_) and isinstance(fill, float | np.floating) and not float(fill).is_integer():
+        problem = f"fill_nulls= gives {fill!r}, which is no {type_}"  # Arrow would cut the fraction
+        raise SchemaError(problem, feature=name)
     try:
         return pa.scalar(fill, type_)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

@@ -4,6 +4,7 @@ Modules: feed.torch, feed.resume_position.
 """
 
 import json
+import math
 import pickle
 import random
 from decimal import Decimal
@@ -543,3 +544,11 @@ def test_fill_nulls_without_effect_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match="fill_nulls= has no effect on the lists of 't'"):
             loader(**given, fill_nulls={"t": 0})
         loader(**given, fill_nulls={"x": 0.0})
+
+
+@pytest.mark.parametrize("fill", [1.5, np.float32(-0.5), math.nan, math.inf])
+def test_a_fraction_does_not_fill_integers(fill: Any) -> None:
+    batch = pa.record_batch({"n": pa.array([1, None])})
+    with pytest.raises(SchemaError, match="which is no int64"):
+        to_tensors(batch, {"n": fill})
+    assert to_tensors(batch, {"n": 2.0})["n"].tolist() == [1, 2]
