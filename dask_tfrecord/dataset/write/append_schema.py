@@ -36,6 +36,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.inference import AskedType
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
@@ -324,8 +325,10 @@ def _inferred_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     fields = () if described is None else _described_fields(described)
     if described is not None and not described.unknown:
         return Schema(fields)
+    # Examples beside sequence examples would hide the feature lists, so the files decide about these types.
+    asked: AskedType = "infer" if schema.record_type == "example" else schema.record_type
     with located(function=READ):
-        sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
+        sample = take_sample(store, files, record_type=asked, options=ReadOptions())
         others = infer_schema(sample, {}, [one.name for item in fields for one in item.features])
     return Schema((*fields, *others.fields), others.record_type)
 

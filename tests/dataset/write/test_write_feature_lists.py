@@ -4,6 +4,7 @@ Modules: schema.feature_maps, schema.form_transport, collection.requests, datase
 collection.expr.lineage, collection.frames.schema_plan.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,20 @@ def test_a_column_that_is_a_list_no_longer_needs_no_sequence_examples(tmp_path: 
     to_tfrecord(changed, tmp_path / "new")
     assert stored(tmp_path / "new") == [{}] * len(TOKENS)
     assert read_tfrecord(tmp_path / "new").compute()["tokens"].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("columns", [["id"], ["id", "tokens"]])
+@pytest.mark.parametrize("record_type", ["infer", "example"])
+def test_appended_examples_never_hide_feature_lists_of_other_tools(
+    tmp_path: Path, columns: list[str], record_type: Any
+) -> None:
+    root = tmp_path / "x"
+    to_tfrecord(ROWS.select(["id", "tokens"]), root, write_options={"feature_lists": ["tokens"]})
+    shutil.rmtree(root / "_tfrecord")  # as another tool leaves them
+    before = open_dataset(root).to_table()
+    with pytest.raises(SchemaError, match=r'holds .sequence_example.* pass record_type="sequence_example"'):
+        to_tfrecord(ROWS.select(columns), root, append=True, record_type=record_type)
+    assert open_dataset(root).to_table().equals(before)
+    nested = before.slice(0, 1)
+    to_tfrecord(nested, root, append=True, record_type="sequence_example")
+    assert open_dataset(root).to_table()["tokens"].to_pylist() == [*before["tokens"].to_pylist(), [[3], [1]]]
