@@ -471,7 +471,7 @@ def write_episodes(path: Path) -> Path:
 def episodes(path: Path) -> list[Any]:
     """Return the number of steps of each episode, as TensorFlow Datasets or else protobuf reads it."""
     if not find_spec("tensorflow_datasets"):
-        found = records(*path.glob("*tfrecord*"))
+        found = records(*path.glob("*.tfrecord*"))
         return [len(one.features["steps/is_first"].values) for one in found]
     import tensorflow_datasets as tfds
 

@@ -159,7 +159,9 @@ def check_buffer(kind: Shuffle | None, buffer: int) -> None:
 
 
 def check_batch_size(batch_size: int, batch_mode: BatchMode) -> None:
-    """Raise if ``batch_size=`` has no effect."""
+    """Raise if ``batch_size=`` has no effect, or if one of the two values is wrong."""
+    arguments.number("batch_size", batch_size)
+    arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     if batch_mode == "auto" and batch_size != BATCH_ROWS:
         problem = f"batch_size={batch_size!r} has no effect with batch_mode='auto'"
         raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of this size"))

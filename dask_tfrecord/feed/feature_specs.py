@@ -3,11 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import pyarrow as pa
 import tensorflow as tf
 
+from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.collection.opened_path import open_columns
@@ -144,6 +145,7 @@ def feature_spec(
         'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
     }
     """
+    arguments.choice("lists", lists, get_args(Lists))
     dataset, schema = open_columns(path, checked_names(columns), None, read)
     if names := other_forms(schema):
         raise SchemaError(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack, get_args
 
 import pyarrow as pa
 
@@ -624,7 +624,7 @@ class FeatherFile:
 def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
     """Return the number of rows in each sent batch, and the batch mode."""
     if batch_size is None:
-        if batch_mode == "drop":
+        if arguments.choice("batch_mode", batch_mode, get_args(BatchMode)) == "drop":
             problem = "batch_mode='drop' has no effect with batch_size=None, because each row is an element"
             raise TFRecordError(problem, Remedy("batch_mode", "keep", "send all rows"))
         return BATCH_ROWS, batch_mode
