@@ -52,8 +52,8 @@ from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.stored_form import StoredForm
 from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
 
-# The remedies that errors suggest for a column that only the rows have, and for one that only the dataset
-# has. They apply to appends and to overwrites of partitions alike.
+# The remedies for a column that only the rows have, and for a column that only the dataset has. They apply to
+# appends and to overwrites of partitions alike.
 _ADD = (Remedy("schema_change", "add", "add the column, which is null in the existing rows"),)
 _FILL = (Remedy("schema_change", "add", "store nulls in the column"),)
 
@@ -358,8 +358,8 @@ def check_row_names(
     new: Mapping[str, pa.DataType],
     filled: Collection[str] | None,
 ) -> None:
-    """Raise SchemaError if the rows have a column that the dataset lacks, or lack one that is not ``filled``
-    with nulls.
+    """Raise SchemaError if the dataset lacks a column of the rows, or if the rows lack a column of the
+    dataset that is not ``filled`` with nulls.
 
     ``new`` maps the columns that the dataset lacks to their types. The error suggests to add them. ``filled``
     is None if the caller may pass ``schema_change="add"`` to fill columns.

@@ -522,7 +522,7 @@ def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, A
     do not add the column.
 
     ``present`` maps each path to fsspec's info about the file, or is None if no info is known. Raise
-    ConcurrentWriteError if a file is not the one that its task wrote.
+    ConcurrentWriteError if the size of a file differs from the size that its task returned.
     """
     try:
         paths = [*map(store.join, files.paths)]
