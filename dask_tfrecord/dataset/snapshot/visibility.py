@@ -125,7 +125,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
     # An overwrite may have removed the files in `foreign` after they were listed, or may be about to remove
     # them.
     if foreign:
-        foreign -= _replaced_paths(store, snapshot, open_runs(store))
+        foreign -= replaced_paths(store, snapshot, open_runs(store))
         store.fs.invalidate_cache()
         foreign &= {*list_directory(store).names} if foreign else foreign
     if foreign:
@@ -329,7 +329,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     except TFRecordError as error:
         if use_snapshot:
             raise
-        if unfinished := _of_open_runs(paths, None, runs):
+        if unfinished := of_open_runs(paths, None, runs):
             raise error.replaced(
                 problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
                 f"{store.public(store.join(min(unfinished)))}, are committed",
@@ -342,7 +342,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     if snapshot is None or not use_snapshot:
         return _unread_paths(store, paths, snapshot, open_runs(store))
     unlisted = {*paths}.difference(listed_files(snapshot))
-    return unlisted | _replaced_paths(store, snapshot, open_runs(store))
+    return unlisted | replaced_paths(store, snapshot, open_runs(store))
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
@@ -425,11 +425,11 @@ def _unread_paths(
 
     Readers ignore the data files of uncommitted runs, and the files that a commit is replacing.
     """
-    replaced = set() if snapshot is None else _replaced_paths(store, snapshot, runs)
-    return replaced | _of_open_runs(paths, snapshot, runs)
+    replaced = set() if snapshot is None else replaced_paths(store, snapshot, runs)
+    return replaced | of_open_runs(paths, snapshot, runs)
 
 
-def _of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]) -> set[str]:
+def of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]) -> set[str]:
     """Return the data files among ``paths`` that belong to open runs that have not committed."""
     if not any(map(is_part, paths)):
         return set()
@@ -455,7 +455,7 @@ def has_committed(snapshot: Snapshot, run: str) -> bool:
     return len(rows_of_run(snapshot.file_list, run)) > 0
 
 
-def _replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:
+def replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:
     """Return the paths, relative to the root of the dataset, of the files that unfinished commits replace."""
     notes = [staged(run, name) for run in runs if has_committed(snapshot, run) for name in (REPLACED, MOVED)]
     return {path for note in notes for path in stored_paths(store, note)}.difference(listed_files(snapshot))

@@ -294,7 +294,8 @@ def look_up(store: Store, names: Sequence[str]) -> FileList:
             found = store.fs.info(path)
         except FileNotFoundError:
             return None
-        return None if found["type"] == "directory" else {**found, "name": path}
+        is_broken = found.get("islink") and not store.fs.exists(path)
+        return None if found["type"] == "directory" or is_broken else {**found, "name": path}
 
     infos = store.for_each(info, names)
     is_found = np.array([one is not None for one in infos], bool)

@@ -1,0 +1,184 @@
+"""Compare the files of a dataset's directory with a snapshot, with one listing of the directory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version, short_list
+from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
+from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths
+from dask_tfrecord.errors import (
+    WITHOUT_SNAPSHOT,
+    Call,
+    CorruptRecordError,
+    Remedy,
+    TFRecordError,
+    index_again,
+)
+from dask_tfrecord.files.entry import is_part
+from dask_tfrecord.files.side_files import without_side_files
+from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.listing import find_listed, look_up
+from dask_tfrecord.files.storage.paths import is_http
+from dask_tfrecord.files.storage.store import Store
+
+MISSING = "the file is missing, but the dataset's snapshot lists it"
+
+
+@dataclass(frozen=True, eq=False)
+class FoundFiles:
+    """What a listing of a directory shows of the files of a snapshot.
+
+    Attributes
+    ----------
+    files : FileList
+        The files that the snapshot lists, in the same order, with the paths, sizes and stamps that the store
+        states. The row of a missing file is null.
+    listed : FileList
+        The file list of the snapshot.
+    unlisted : FileList
+        The TFRecord files that the snapshot does not list, without the files in ``unfinished``.
+    unfinished : FileList
+        The data files of open runs that have not committed, and the files that unfinished commits replace.
+    """
+
+    files: FileList
+    listed: FileList
+    unlisted: FileList
+    unfinished: FileList
+
+    @property
+    def is_missing(self) -> pa.ChunkedArray:
+        return self.files["path"].is_null()
+
+    @property
+    def is_resized(self) -> pa.ChunkedArray:
+        """A mask that is True for each file whose size differs from the size in the snapshot."""
+        return pc.fill_null(pc.not_equal(self.files["bytes"], self.listed["bytes"]), False)
+
+
+def find_files(store: Store, snapshot: Snapshot) -> FoundFiles:
+    """List the directory of a dataset once, and compare the files with a snapshot.
+
+    A file that the listing does not show is asked for by itself: a commit may have moved it to the directory
+    of kept files, or back, and the listings of some stores do not show new files yet.
+    """
+    # Read the open runs before the listing, so that no listed file belongs to a run that has ended since.
+    runs = open_runs(store)
+    replaced = replaced_paths(store, snapshot, runs)
+    listed = snapshot.file_list
+    files, others = find_listed(store, listed.names)
+    if not store.is_remote:  # a broken link has a path, but no size
+        files = files.with_columns({"path": pc.if_else(files["bytes"].is_valid(), files["path"], None)})
+    files = with_unseen(store, files, listed.names)
+    names = others.names
+    hidden = replaced | of_open_runs(names, snapshot, runs)
+    is_hidden = np.array([name in hidden for name in names], bool)
+    unlisted = others.filter(~is_hidden)
+    if not all(map(is_part, unlisted.names)):
+        unlisted = without_side_files(store, unlisted, data=listed.paths, is_known=True)
+    return FoundFiles(files, listed, unlisted, others.filter(is_hidden))
+
+
+def with_unseen(store: Store, files: FileList, names: Sequence[str]) -> FileList:
+    """Return a file list in which the null rows are filled with files that the store finds at their paths, or
+    in the directory of kept files.
+
+    ``names`` contains the name of each row, which has the form of `FileList.names`.
+    """
+    if is_http(store.root):
+        return files
+    # A restore may move a file back between the first two requests.
+    for directory in (f"{KEPT}/", "", f"{KEPT}/"):
+        is_missing = files["path"].is_null().to_numpy()
+        if not is_missing.any():
+            break
+        unseen = [names[at] for at in np.flatnonzero(is_missing).tolist()]
+        found = look_up(Store.of(store.fs, store.join(directory)), unseen)
+        found = found.take(pa.array(np.cumsum(is_missing) - 1, mask=~is_missing))
+        columns = {name: pc.coalesce(files[name], found[name]) for name in files.rows.column_names}
+        files = files.with_columns(columns)
+    return files
+
+
+def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
+    """Check that the directory of a dataset contains exactly the files of the newest snapshot.
+
+    ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
+    commits during the call. Raise CorruptRecordError if a file is missing, or if its size differs from the
+    size in the snapshot. Raise TFRecordError if the directory contains files of other tools that the snapshot
+    does not list.
+    """
+    while (error := _problem(store, find_files(store, snapshot))) is not None:
+        newest = find_snapshot(store)
+        if newest is None or newest.number == snapshot.number:
+            raise error
+        snapshot = newest
+    return snapshot
+
+
+def _problem(store: Store, found: FoundFiles) -> TFRecordError | None:
+    if (lost := first_lost(store, found.files, found.listed)) is not None:
+        return lost
+    foreign = [name for name in found.unlisted.names if not is_part(name)]
+    if not foreign:
+        return None
+    problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
+    path = store.public(store.join(min(foreign)))
+    return TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
+
+
+def check_version(store: Store, snapshot: Snapshot) -> None:
+    """Raise CorruptRecordError if a file of an older version is missing, or if its size differs from the size
+    in the snapshot.
+
+    Raise FileNotFoundError if the version expires during the call.
+    """
+    found = find_files(store, snapshot)
+    if (error := first_lost(store, found.files, found.listed)) is not None:
+        open_version(store, snapshot.number)  # this call raises an error if the version has expired
+        raise error.replaced(
+            problem=f"{error.problem}, in its version {snapshot.number}",
+            advice="put the file back",
+            calls=(),
+            remedies=[Remedy("version", None, "read the newest version")],
+        )
+
+
+def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecordError | None:
+    """Return the exception for the first file that is missing, or whose size differs from the size in the
+    snapshot. Return None if there is no such file.
+
+    ``files`` describes the files of ``listed`` as `FoundFiles.files` does.
+    """
+    is_missing = files["path"].is_null()
+    is_resized = pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
+    first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
+    if first < 0:
+        return None
+    [path] = listed.slice(first, first + 1).paths
+    size, recorded = files["bytes"][first].as_py(), listed["bytes"][first].as_py()
+    return lost_file(store, path, recorded, size, listed.filter(is_missing).paths)
+
+
+def lost_file(
+    store: Store, path: str, recorded: int, size: int | None = None, missing: Sequence[str] = ()
+) -> CorruptRecordError:
+    """Return the exception for a file that is missing, or whose size differs from the size in the snapshot.
+
+    ``size`` is the present size, or None if the file is missing. For a missing file, the exception also names
+    the files in ``missing``.
+    """
+    root, public = store.public(), store.public(store.join(path))
+    if size is None:
+        repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
+        others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
+        others = [name for name in missing if name != path]
+        problem = f"{MISSING}; also missing: {short_list(others)}" if others else MISSING
+        return CorruptRecordError(problem, "put the file back", repair, others_only, path=public)
+    problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
+    again = [] if is_part(path) else [index_again(root, "again if it was changed")]
+    return CorruptRecordError(problem, WITHOUT_SNAPSHOT, calls=again, path=public)
