@@ -1,7 +1,7 @@
 """Measure what plans, counts and commits cost with up to 1,000,000 files, and count their requests to S3.
 
-``python -m benchmarks.own.snapshots`` prints all tables, and ``... snapshots local s3`` only these. CPU seconds
-are those of this process, the least of some rounds.
+``python -m benchmarks.own.snapshots`` prints all tables, and ``... snapshots local s3`` prints only these.
+CPU seconds are those of this process, the least of some rounds.
 """
 
 import gc
