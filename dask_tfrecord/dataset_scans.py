@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.stored_files import with_known_versions
 from dask_tfrecord.dataset.write.destination import (
@@ -80,7 +81,7 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
             snapshot = _described(path, store, request, each)
             if before is not None:
                 files = with_known_versions(snapshot.file_list, before.file_list)
-                snapshot = replace(snapshot, file_list=files)
+                snapshot = replace(snapshot, log=EntryLog(files))
         columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
         if columnar is None:
             wanted = full_scan.rows_to_store(store, snapshot, columns, each)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dask.dataframe import methods
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import to_parquet
@@ -180,7 +181,7 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
         return
     schema = data.read(dtype_backend="pyarrow").expr.dataset.schema
     names = [name for name in snapshot.file_list.rows.column_names if not name.startswith("statistics.")]
-    bare = replace(snapshot, file_list=snapshot.file_list.select(names))
+    bare = replace(snapshot, log=EntryLog(snapshot.file_list.select(names)))
     for name in ("bare", "foreign", "indexed"):
         root = data.root.parent / name
         root.mkdir()

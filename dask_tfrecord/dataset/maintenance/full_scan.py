@@ -23,6 +23,7 @@ from dask_tfrecord.codec.codecs import detect, known_codec
 from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sample
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import STARTED
 from dask_tfrecord.dataset.snapshot.stored_files import (
@@ -90,7 +91,7 @@ def with_column_files(
         for at, entry in zip(wanted, (entry for of_group in found for entry in of_group), strict=True):
             entries[at] = entry
         beside = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
-        yield replace(snapshot, file_list=snapshot.file_list.with_columns(beside), columnar=columnar)
+        yield replace(snapshot, log=EntryLog(snapshot.file_list.with_columns(beside)), columnar=columnar)
     except BaseException:  # including KeyboardInterrupt
         discard(run)
         raise
@@ -229,7 +230,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
     values = {item.name: values[item.name].cast(value_type(item.type)) for item in partitioning}
     codecs = {entry.codec for entry in entries}
     return Snapshot(
-        from_entries(entries, schema, ()).with_values(values),
+        EntryLog(from_entries(entries, schema, ()).with_values(values)),
         schema=schema,
         compression=known_codec(codecs.pop(), "") if len(codecs) == 1 else None,
         run=uuid4().hex,
@@ -264,7 +265,8 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_ea
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = FileList.joined([listed.filter(pc.invert(changed)), read])
     known = with_known_versions(known.take(pc.index_in(listed["path"], known["path"])), listed)
-    return replace(snapshot, file_list=known.with_columns({"stamp": files["stamp"]}), run=uuid4().hex)
+    log = EntryLog(known.with_columns({"stamp": files["stamp"]}))
+    return replace(snapshot, log=log, run=uuid4().hex)
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
@@ -318,7 +320,7 @@ class _Describe(Operation):
         merged = FileList.joined([listed.take(others), with_known_versions(taken, listed)])
         files = merged.take(np.argsort(np.concatenate([others, again]), kind="stable"))
         columnar = described.columnar if sets_columnar else newest.columnar
-        return replace(newest, file_list=files, columnar=columnar)
+        return replace(newest, log=EntryLog(files), columnar=columnar)
 
 
 def _read_files(

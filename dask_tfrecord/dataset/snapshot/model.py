@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
     Stored,
@@ -101,13 +101,13 @@ class Snapshot:
         files have been overwritten are included.
     oldest : int
         The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
-    file_list : FileList
-        The data files, with paths relative to the directory of the dataset.
+    log : EntryLog
+        The entries of the data files, and their totals.
     stored : Stored, optional
         How the file list is stored, or None if the snapshot is not stored.
     """
 
-    file_list: FileList
+    log: EntryLog
     schema: Schema
     compression: Compression | None
     run: str
@@ -127,18 +127,19 @@ class Snapshot:
     oldest: int = 0
     stored: Stored | None = None
 
-    def __post_init__(self) -> None:
-        if self.partitioning:
-            object.__setattr__(self, "file_list", by_directory(self.file_list))
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot):
             return NotImplemented
-        names = {item.name for item in fields(self)} - {"file_list", "stored"} | {"files"}
+        names = {item.name for item in fields(self)} - {"log", "stored"} | {"files"}
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
         return hash((self.run, self.number))
+
+    @cached_property
+    def file_list(self) -> FileList:
+        """The data files, with paths relative to the directory of the dataset."""
+        return by_directory(self.log.files) if self.partitioning else self.log.files
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
@@ -169,12 +170,12 @@ class Snapshot:
     @property
     def bytes(self) -> int:
         """The total stored size of all data files, in bytes."""
-        return self._total("bytes")
+        return self.log.totals.bytes
 
     @property
     def records(self) -> int:
         """The total number of records in all data files."""
-        return self._total("records")
+        return self.log.totals.records
 
     @property
     def partitions(self) -> int:
@@ -199,11 +200,8 @@ class Snapshot:
         parts = [f"{value:,} {name}" for name, value in self._totals().items()]
         return f"Snapshot({', '.join(parts)}, columns: {short_list(self.columns.names)})"
 
-    def _total(self, name: str) -> int:
-        return pc.sum(self.file_list[name]).as_py() or 0
-
     def _totals(self) -> dict[str, int]:
-        totals = {"files": len(self.file_list)}
+        totals = {"files": self.log.totals.files}
         if self.partitioning:
             totals["partitions"] = self.partitions
         return {**totals, "records": self.records, "bytes": self.bytes}
@@ -235,7 +233,7 @@ class Commit:
     @classmethod
     def of(cls, snapshot: Snapshot, **details: Any) -> "Commit":
         """Return a `Commit` with the version and the totals of a snapshot."""
-        return cls(snapshot.number, snapshot.records, len(snapshot.file_list), snapshot.bytes, details)
+        return cls(snapshot.number, snapshot.records, snapshot.log.totals.files, snapshot.bytes, details)
 
     def _repr_html_(self) -> str:
         totals = {name: f"{getattr(self, name):,}" for name in ("version", "rows", "files", "bytes")}

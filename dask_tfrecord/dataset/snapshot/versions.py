@@ -23,10 +23,12 @@ import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.codec.codecs import CODECS
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog, Totals
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Base,
     Stored,
+    by_directory,
     check,
     from_stored,
     invalid_snapshot,
@@ -44,7 +46,7 @@ from dask_tfrecord.schema.fields import Schema
 Levels = tuple[tuple[str, str | None], ...]
 
 # The keys under which the JSON metadata stores the totals of a version.
-TOTALS = ("files", "records", "bytes")
+TOTALS = Totals._fields
 
 # A snapshot stores the ids of at most this many previous writes. If the id of a write is not stored, a
 # repetition of the write is recognised only if the dataset keeps the version or files of the write.
@@ -110,7 +112,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
     metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
     metadata["schema"] = fields["schema"].to_json()
     told = {"run": fields["run"], "details": fields["details"]}
-    metadata["summary"] = told | totals(fields["file_list"])
+    metadata["summary"] = told | fields["log"].totals._asdict()
     metadata["partitioning"] = Schema(partitioning).to_json() if partitioning else None
     others = {
         "partial": fields["partial"],
@@ -121,14 +123,6 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
         "columns_name": fields["columns_name"],
     }
     return metadata | {name: value for name, value in others.items() if value or value == ()}
-
-
-def totals(files: FileList) -> dict[str, int]:
-    """Return the total number of files, records and bytes in a file list, so that snapshots can store the
-    totals.
-    """
-    sums = (pc.sum(files[name]).as_py() or 0 for name in ("records", "bytes"))
-    return dict(zip(TOTALS, (len(files), *sums), strict=True))
 
 
 def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,7 +347,7 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
         **part.fields,
         "custom_metadata": custom,
         "number": part.number,
-        "file_list": files,
+        "log": EntryLog(files),
         "stored": stored,
     }
 
@@ -418,7 +412,8 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     If ``delta`` is True, store only the data files that the base does not list, unless too many files were
     added. If only the added files are stored, the dataset must keep the Parquet file of the base.
     """
-    files, stored, base = fields["file_list"], fields["stored"], None
+    files, stored, base = fields["log"].files, fields["stored"], None
+    files = by_directory(files) if fields["partitioning"] else files
     if delta and stored is not None and stored.is_delta(files):
         files, base = stored.added, stored.base
     metadata = {"format_version": FORMAT_VERSION, **dump(fields)}
@@ -511,4 +506,4 @@ def _read(store: Store, number: int) -> tuple[Any, ...]:
     """Return a row of `history` without the version. Compute the totals from the file list of the version."""
     fields = read_version(store, number)
     told = (fields[name] or None for name in ("created", "mode", "details"))
-    return *told, *totals(fields["file_list"]).values(), fields["run"], fields["library"]
+    return *told, *fields["log"].totals, fields["run"], fields["library"]

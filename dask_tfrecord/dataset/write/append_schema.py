@@ -15,6 +15,7 @@ from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
 from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.read.sample import take_sample
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import Levels, library_version
@@ -292,8 +293,8 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         existing = _foreign_schema(store, files, schema)
         entries = list(pool.map(partial(_entry, store), files.infos, values))
-    listed = from_entries(entries, existing, partitioning)
-    return Snapshot(listed, existing, None, "", library_version(), tuple(partitioning), 0)
+    log = EntryLog(from_entries(entries, existing, partitioning))
+    return Snapshot(log, existing, None, "", library_version(), tuple(partitioning), 0)
 
 
 def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset import partitioning as hive
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import (
     Snapshot,
     listed_files,
@@ -139,7 +140,7 @@ def following(
 
 def _content(run: WriteRun, files: FileList) -> Snapshot:
     return Snapshot(
-        file_list=files,
+        log=EntryLog(files),
         schema=replace(run.schema, fields=_with_null_dtypes(run.schema.fields, files)),
         compression=run.options.compression,
         run=run.run,
@@ -235,7 +236,7 @@ class _Addition(Operation):
         existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
         if existing is None:
             return Change(new)
-        new = replace(new, file_list=_with_types_of(existing, files, run.schema))
+        new = replace(new, log=EntryLog(_with_types_of(existing, files, run.schema)))
         columnar = run.columnar if self.sets_columnar else existing.columnar
         return self._added(run, existing, replace(_with_properties(run, existing, new), columnar=columnar))
 
@@ -258,7 +259,8 @@ class Append(_Addition):
         stored, added = existing.stored, new.file_list
         if stored is not None:
             stored = stored._replace(added=FileList.joined([stored.added, added]))
-        return Change(replace(new, file_list=FileList.joined([existing.file_list, added]), stored=stored))
+        files = FileList.joined([existing.file_list, added])
+        return Change(replace(new, log=EntryLog(files), stored=stored))
 
 
 @dataclass(frozen=True)
@@ -356,7 +358,7 @@ class ReplacePartitions(_Addition, _Replacement):
         replaced = [path for path, directory in paths if directory in written]
         if not existing.number:  # other tools may have added files after the write was planned
             replaced = [path for path in replaced if path in self.replaceable]
-        new = replace(new, file_list=FileList.joined([old.without(replaced), new.file_list]))
+        new = replace(new, log=EntryLog(FileList.joined([old.without(replaced), new.file_list])))
         if not replaced:
             return Change(new)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
@@ -399,7 +401,8 @@ class Restore(_Replacement):
             twice = next(path for path, next_path in pairwise(moved) if path == next_path)
             problem = f"the file was replaced after version {older.number}, which cannot be restored"
             raise FileChangedError(problem, path=run.store.public(run.store.join(twice)))
-        older = replace(older, file_list=with_known_versions(older.file_list, newest.file_list))
+        log = EntryLog(with_known_versions(older.file_list, newest.file_list))
+        older = replace(older, log=log)
         new = following(older, newest, run, self)
         return _replacing(run.store, new, moved, keep_versions=True)
 
@@ -470,7 +473,7 @@ class _Rewrite(Operation):
         new, listed = self._cleaned(new, newest, replaced)
         files = _with_known_statistics(files, run.schema, newest.schema)
         rows = _with_groups(listed, files, self.groups)
-        new = replace(new, file_list=rows, compression=newest.compression)
+        new = replace(new, log=EntryLog(rows), compression=newest.compression)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
@@ -630,7 +633,7 @@ def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> 
         schema=schema,
         partitioning=partitioning,
         order=(*columns, *added),
-        file_list=with_schema(existing.file_list, existing.schema, schema),
+        log=EntryLog(with_schema(existing.file_list, existing.schema, schema)),
         stored=None,  # a snapshot and the base of the snapshot must have the same schema
     )
 

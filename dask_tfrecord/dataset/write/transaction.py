@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import crc32c
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     ATTEMPT,
@@ -116,7 +117,7 @@ def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
         path = store.public(store.join(snapshot_path(snapshot.number)))
         stored = Stored(path, Base(snapshot.number, crc32c(data)), files.slice(0, 0))
     added = _with_versions(stored.added, snapshot.number).in_one_chunk()
-    return replace(snapshot, file_list=files, stored=stored._replace(added=added))
+    return replace(snapshot, log=EntryLog(files), stored=stored._replace(added=added))
 
 
 def _with_versions(files: FileList, number: int) -> FileList:

@@ -30,6 +30,7 @@ import dask_tfrecord
 from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.snapshot import model, stored_files, versions, visibility
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog, Totals
 from dask_tfrecord.dataset.snapshot.model import Snapshot, read_snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.feed import RecordTable
@@ -132,7 +133,7 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
     to_tfrecord(rows(3), place, append=True, partition_on="key")
     dask_tfrecord.open_dataset(place).delete([("n", "==", 1)], keep_versions=True)
     with monkeypatch.context() as patch:
-        patch.setattr(versions, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
+        patch.setattr(EntryLog, "totals", Totals(True, 1, 1))
         to_tfrecord(rows(5), place, append=True, partition_on="key")
     long = {"text": "x" * 100_000}
     to_tfrecord(rows(7), place, append=True, partition_on="key", custom_metadata=long)

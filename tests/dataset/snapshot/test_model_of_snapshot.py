@@ -41,6 +41,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, dump, parse_part, to_parquet
@@ -60,13 +61,15 @@ SCHEMA = Schema.from_arrow(
     )
 )
 SNAPSHOT = Snapshot(
-    from_entries(
-        [
-            FileEntry(f"part-{'0123abcd' * 4}-00000-of-00002.tfrecord.gz", 1_000_000, 20, 2**32 - 1),
-            FileEntry(f"country=a b/part-{'0123abcd' * 4}-00001-of-00002.tfrecord.gz", 0, 0, 0),
-        ],
-        SCHEMA,
-        (),
+    EntryLog(
+        from_entries(
+            [
+                FileEntry(f"part-{'0123abcd' * 4}-00000-of-00002.tfrecord.gz", 1_000_000, 20, 2**32 - 1),
+                FileEntry(f"country=a b/part-{'0123abcd' * 4}-00001-of-00002.tfrecord.gz", 0, 0, 0),
+            ],
+            SCHEMA,
+            (),
+        )
     ),
     schema=SCHEMA,
     compression="gzip",
@@ -86,7 +89,7 @@ def stored() -> bytes:
 def test_what_was_stored_comes_back() -> None:
     assert from_parquet(stored(), "root/1") == SNAPSHOT
     assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
-    empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
+    empty = Snapshot(EntryLog(from_entries((), SCHEMA, ())), SCHEMA, None, "run", "1")
     assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
     columns = ", ".join(SNAPSHOT.columns.names)
     assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
@@ -129,7 +132,7 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
         for at, value in enumerate(values)
     )
     rows = from_entries(files, SCHEMA, partitioning)
-    return Snapshot(rows, SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
+    return Snapshot(EntryLog(rows), SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
 
 
 @pytest.mark.parametrize(
