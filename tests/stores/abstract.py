@@ -225,7 +225,7 @@ class StoreSuite(ChangedFiles, FailingChanges):
     @pytest.mark.usefixtures("appended_snapshots")
     def test_a_file_that_is_moved_is_read_on(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(location, "REQUEST_BYTES", 100)
-        store = with_kept_paths(self.store(place))
+        store = with_kept_paths(self.store(place), 1)
         path, data = store.join("key=a/data"), bytes(range(250)) * 4
         with store.create(path) as created:
             created.write(data)

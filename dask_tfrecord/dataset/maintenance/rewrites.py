@@ -78,7 +78,7 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
     """
     refuse_linked_files(store, snapshot.file_list)
     return WriteRun(
-        with_kept_paths(store),  # a restore may not have moved all files back yet
+        with_kept_paths(store, snapshot.number),  # a restore may not have moved all files back yet
         snapshot.schema,
         base=snapshot.number,
         partitioning=snapshot.partitioning,

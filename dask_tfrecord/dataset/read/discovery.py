@@ -121,7 +121,8 @@ def find(
         )
     if found_snapshot is None:
         return _discover_by_listing(paths if is_single else places, request, compute_each)
-    return _discover_by_snapshot(with_kept_paths(store), *found_snapshot, request, compute_each)
+    store = with_kept_paths(store, found_snapshot[0].number)
+    return _discover_by_snapshot(store, *found_snapshot, request, compute_each)
 
 
 def _discover_by_listing(

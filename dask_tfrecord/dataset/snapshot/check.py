@@ -7,16 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version, short_list
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
-from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths
+from dask_tfrecord.dataset.snapshot.visibility import lost_file, of_open_runs, of_version, replaced_paths
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
-    Call,
     CorruptRecordError,
-    Remedy,
     TFRecordError,
-    index_again,
 )
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.side_files import without_side_files
@@ -24,8 +21,6 @@ from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.listing import find_listed, look_up
 from dask_tfrecord.files.storage.paths import is_http
 from dask_tfrecord.files.storage.store import Store
-
-MISSING = "the file is missing, but the dataset's snapshot lists it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +135,7 @@ def check_version(store: Store, snapshot: Snapshot) -> None:
     found = find_files(store, snapshot)
     if (error := first_lost(store, found.files, found.listed)) is not None:
         open_version(store, snapshot.number)  # this call raises an error if the version has expired
-        raise error.replaced(
-            problem=f"{error.problem}, in its version {snapshot.number}",
-            advice="put the file back",
-            calls=(),
-            remedies=[Remedy("version", None, "read the newest version")],
-        )
+        raise of_version(error, snapshot.number)
 
 
 def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecordError | None:
@@ -161,24 +151,5 @@ def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecord
         return None
     [path] = listed.slice(first, first + 1).paths
     size, recorded = files["bytes"][first].as_py(), listed["bytes"][first].as_py()
-    return lost_file(store, path, recorded, size, listed.filter(is_missing).paths)
-
-
-def lost_file(
-    store: Store, path: str, recorded: int, size: int | None = None, missing: Sequence[str] = ()
-) -> CorruptRecordError:
-    """Return the exception for a file that is missing, or whose size differs from the size in the snapshot.
-
-    ``size`` is the present size, or None if the file is missing. For a missing file, the exception also names
-    the files in ``missing``.
-    """
-    root, public = store.public(), store.public(store.join(path))
-    if size is None:
-        repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
-        others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
-        others = [name for name in missing if name != path]
-        problem = f"{MISSING}; also missing: {short_list(others)}" if others else MISSING
-        return CorruptRecordError(problem, "put the file back", repair, others_only, path=public)
-    problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
-    again = [] if is_part(path) else [index_again(root, "again if it was changed")]
-    return CorruptRecordError(problem, WITHOUT_SNAPSHOT, calls=again, path=public)
+    sizes = None if is_missing[first].as_py() else (recorded, size)
+    return lost_file(store, path, listed.filter(is_missing).paths, sizes)

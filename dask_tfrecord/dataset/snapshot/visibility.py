@@ -7,6 +7,7 @@ in the directory ``kept`` and at their original paths.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
     Call,
     CorruptRecordError,
+    FileRemovedError,
     Remedy,
     TFRecordError,
     index_again,
@@ -55,21 +57,28 @@ from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
 
-def with_kept_paths(store: Store) -> Store:
-    """Return a store that finds a file even if a commit has moved the file to the directory of kept files, or
-    back.
+def with_kept_paths(store: Store, version: int) -> Store:
+    """Return a store that finds a file of ``version`` even if a commit has moved the file to the directory of
+    kept files, or back.
 
     A reader that uses the returned store can still read its planned files after a commit has replaced them,
     if the commit keeps older versions.
     """
-    return replace(store, elsewhere=_kept_paths)
+    return replace(store, elsewhere=partial(_kept_paths, version))
 
 
-def _kept_paths(store: Store, path: str) -> Iterator[str]:
-    yield from (store.join(f"{KEPT}/{store.relative(path)}"), path)
-    if numbers := readable_versions(store):
+def _kept_paths(version: int, store: Store, path: str) -> Iterator[str]:
+    kept = store.join(f"{KEPT}/{store.relative(path)}")
+    yield from (kept, path, kept)  # a restore may move the file back between the first two requests
+    numbers = readable_versions(store)
+    if numbers and version not in numbers:
         why = "its version has expired or was overwritten. The dataset has version"
         raise removed(store.public(path), f", because {why} {version_names(numbers)}")
+    newest = intact_snapshot(store)
+    if newest is not None:
+        [name] = FileList.of([FileInfo(path, None)]).names_below(store.join(""))
+        error = lost_file(store, name)
+        raise error if name in listed_files(newest) else of_version(error, version)
 
 
 def kept_files(store: Store) -> FileList:
@@ -156,8 +165,9 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[
         first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
         if first >= 0:
             [path] = listed.slice(first, first + 1).paths
-            sizes = (column[first].as_py() for column in (listed["bytes"], files["bytes"]))
-            raise _lost_file(store, listed.filter(is_missing).paths, path, *sizes)
+            recorded, size = (column[first].as_py() for column in (listed["bytes"], files["bytes"]))
+            sizes = None if size is None else (recorded, size)
+            raise lost_file(store, path, listed.filter(is_missing).paths, sizes)
     if not all(map(is_part, others.names)):
         others = without_side_files(store, others, data=listed.paths, is_known=True)
     stamps = pc.fill_null(listed["stamp"], "")
@@ -174,23 +184,35 @@ def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
     return files["path" if store.is_remote else "bytes"].is_null()
 
 
-def _lost_file(
-    store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
+def lost_file(
+    store: Store, path: str, missing: Sequence[str] = (), sizes: tuple[int, int] | None = None
 ) -> CorruptRecordError:
     """Return the exception for a file that is missing, or whose size differs from the size in the snapshot.
 
-    For a missing file, the exception also names further missing files of the snapshot.
+    ``sizes`` contains the size in the snapshot and the present size, or is None if the file is missing. For a
+    missing file, the exception also names the files in ``missing``.
     """
     root, public = store.public(), store.public(store.join(path))
-    if size is None:
+    if sizes is None:
         repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
         others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
         others = [name for name in missing if name != path]
         problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
-        return CorruptRecordError(problem, "put the file back", repair, others_only, path=public)
+        return FileRemovedError(problem, "put the file back", repair, others_only, path=public)
+    recorded, size = sizes
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
     again = [] if is_part(path) else [index_again(root, "again if it was changed")]
     return CorruptRecordError(problem, WITHOUT_SNAPSHOT, calls=again, path=public)
+
+
+def of_version(error: CorruptRecordError, version: int) -> CorruptRecordError:
+    """Return the exception of `lost_file` for a file that only an older version lists."""
+    return error.replaced(
+        problem=f"{error.problem}, in its version {version}",
+        advice="put the file back",
+        calls=(),
+        remedies=[Remedy("version", None, "read the newest version")],
+    )
 
 
 def missing_files(store: Store, snapshot: Snapshot) -> FileList:
@@ -214,12 +236,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
         return snapshot, listed_and_others(store, snapshot)[0]
     except CorruptRecordError as error:
         open_version(store, number)  # this call raises an error if the version has expired
-        raise error.replaced(
-            problem=f"{error.problem}, in its version {number}",
-            advice="put the file back",
-            calls=(),
-            remedies=[Remedy("version", None, "read the newest version")],
-        ) from None
+        raise of_version(error, number) from None
 
 
 def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, FileList] | None:
