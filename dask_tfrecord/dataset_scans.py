@@ -6,14 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.requests import plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
+from dask_tfrecord.dataset.maintenance.check import find_newest_files
 from dask_tfrecord.dataset.read.discovery import open_path
 from dask_tfrecord.dataset.read.inferred_schema import INTEGERS_AS_FLOATS
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_missing_members
@@ -23,6 +24,7 @@ from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.stored_files import with_known_versions
+from dask_tfrecord.dataset.snapshot.visibility import with_kept_paths
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     refuse_datasets_below,
@@ -39,11 +41,9 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.find_blocks import ComputeEach
-from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.listing import (
     PathLike,
-    find_listed,
     list_files,
     nothing_at,
     with_trailing_slash,
@@ -148,9 +148,8 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     storage_options, filesystem = read.get("storage_options"), read.get("filesystem")
     if isinstance(path, str | os.PathLike):
         store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-        snapshot = find_snapshot(store)
-        if snapshot is not None:
-            return _verify_snapshot(store, snapshot)
+        if find_snapshot(store) is not None:
+            return _verify_snapshot(store)
     listing = list_files(path, storage_options, filesystem)
     warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
     store, files = listing.store, visibility.tfrecord_files(listing).files
@@ -167,14 +166,13 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     )
 
 
-def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
+def _verify_snapshot(store: Store) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that the snapshot does not list."""
+    snapshot, compared = find_newest_files(store)
+    store = with_kept_paths(store, snapshot.number)  # a restore may not have moved all files back yet
     rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
-    listed = dict(zip(snapshot.file_list.paths, rows, strict=True))
-    found, others = find_listed(store, [*listed])
-    others = without_side_files(store, others, data=listed, is_known=True)
-    unlisted = others.filter(np.array([not is_part(name) for name in others.names], bool))
-    found = FileList.joined([found.filter(found["path"].is_valid()), unlisted])
+    listed = dict(zip(snapshot.file_list.names, rows, strict=True))
+    found = FileList.joined([compared.files.filter(pc.invert(compared.is_missing)), compared.unlisted])
     verified = _verify_files(store, found, snapshot.schema.record_type)
     missing = full_scan.unreadable("the file is missing, but the dataset's snapshot lists it")
     reports = {**dict.fromkeys(listed, missing), **dict(zip(found.names, verified, strict=True))}

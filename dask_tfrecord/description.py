@@ -23,7 +23,7 @@ from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
-from dask_tfrecord.dataset.snapshot.model import html_table, open_version, short_list
+from dask_tfrecord.dataset.snapshot.model import history_of, html_table, open_version, short_list
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
 from dask_tfrecord.files.storage.file_list import FileList, statistics_name
@@ -39,7 +39,7 @@ _DETECTED_FILES = 16
 
 
 class Facts(OpenedPath):
-    """Describe the files and columns of a `Dataset` in properties. No property reads a row."""
+    """Describe the files, columns and versions of a `Dataset`. No property and no method reads a row."""
 
     def __repr__(self) -> str:
         try:
@@ -197,6 +197,44 @@ class Facts(OpenedPath):
         columns = [one for item in self.columns_of(plan).fields for one in item.family]
         rows = [_statistics(plan, one) for one in columns]
         return pd.DataFrame(rows, pd.Index([one.name for one in columns], name="column"), dtype=object)
+
+    @public_function
+    def history(self) -> pd.DataFrame:
+        """List the versions of the dataset that can still be read, without opening the data files.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A table with a row for each version, the newest last. The columns are Arrow-backed:
+
+            - version : number of the version, for ``open_dataset(path, version=...)``
+            - created : time of the commit in UTC; null if this time is unknown
+            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
+              "expire" or "index"; null if the mode is unknown
+            - details : for "delete", the number of removed rows; for "restore", the restored version; for
+              "expire", the expired versions; for "repair", the number of dropped files; otherwise null
+            - files, rows, bytes : totals of the whole version, not only of the files that the write added
+            - run : id of the write, which is part of the names of the files that the write added
+            - library : version of this package that created the version
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> first = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> second = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
+        >>> dask_tfrecord.open_dataset("people").history()[["version", "mode", "files", "rows", "bytes"]]
+           version    mode  files  rows  bytes
+        0        1  create      2     2     71
+        1        2  append      4     4    142
+        """
+        return history_of(self._directory("history", writes=False))
 
 
 class ColumnStatistics(NamedTuple):

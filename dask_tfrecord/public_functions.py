@@ -40,7 +40,7 @@ _WRITES = ("to_tfrecord", "Writer")
 
 # `Dataset` inherits public methods from the classes in `_PARTS`. `_READING` lists the only methods of
 # `Maintenance` that use the read keywords of `open_dataset`.
-_PARTS = ("ArrowDataset.", "Maintenance.")
+_PARTS = ("ArrowDataset.", "Facts.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")
 
 

@@ -15,8 +15,9 @@ from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.requests import keeps_versions
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import metadata_commits
+from dask_tfrecord.dataset.maintenance.check import check
 from dask_tfrecord.dataset.maintenance.rewrites import compact_files, delete_rows
-from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, history_of
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import remove_orphans, time_of_store
@@ -34,42 +35,60 @@ class Maintenance(OpenedPath):
     """
 
     @public_function
-    def history(self) -> pd.DataFrame:
-        """List the versions of the dataset that can still be read, without opening the data files.
+    def check(self) -> pd.DataFrame:
+        """List the files once, and report how they differ from the newest version of the dataset.
+
+        `check` opens no data file, and changes nothing. Reads do not list the files: they trust the snapshot,
+        and a read of a missing file raises in the task that reads it. Call `check` to find missing files
+        before that, or `verify` to also read the content of all files. On a local disk, reads of a dataset
+        with at most 1,000 files check the files first.
 
         Returns
         -------
         pandas.DataFrame
-            A table with a row for each version, the newest last. The columns are Arrow-backed:
+            A DataFrame with one row for each problem, empty if there is no problem, and with these
+            Arrow-backed columns:
 
-            - version : number of the version, for ``open_dataset(path, version=...)``
-            - created : time of the commit in UTC; null if this time is unknown
-            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
-              "expire" or "index"; null if the mode is unknown
-            - details : for "delete", the number of removed rows; for "restore", the restored version; for
-              "expire", the expired versions; for "repair", the number of dropped files; otherwise null
-            - files, rows, bytes : totals of the whole version, not only of the files that the write added
-            - run : id of the write, which is part of the names of the files that the write added
-            - library : version of this package that created the version
+            - path : path of the file
+            - problem : "missing" for a file of the dataset that does not exist; "resized" for a file of the
+              dataset whose size differs from the snapshot; "unlisted" for a TFRecord file that the snapshot
+              does not list, so that reads ignore it; "unfinished" for a file of a write that is still
+              running or was interrupted
+            - bytes : stored size of the file, in bytes; null if the file is missing or its size is unknown
+            - listed_bytes : size in the snapshot; null if the snapshot does not list the file
+            - rows : row count in the snapshot; null if the snapshot does not list the file
 
         Raises
         ------
         FileNotFoundError
             If the directory has no snapshot.
 
+        See Also
+        --------
+        Dataset.verify : Read all files, and also report damaged files.
+        Dataset.repair : Drop missing files from the dataset.
+        Dataset.add_snapshot : List files that other tools have added or changed.
+        Dataset.cleanup : Remove the files of interrupted writes.
+
         Examples
         --------
+        >>> import pathlib
         >>> import dask_tfrecord
         >>> from dask import dataframe as dd
         >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-        >>> first = dask_tfrecord.to_tfrecord(ddf, "people")
-        >>> second = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
-        >>> dask_tfrecord.open_dataset("people").history()[["version", "mode", "files", "rows", "bytes"]]
-           version    mode  files  rows  bytes
-        0        1  create      2     2     71
-        1        2  append      4     4    142
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> len(people.check())
+        0
+        >>> pathlib.Path(people.files["path"][0].as_py()).unlink()
+        >>> people.check()[["problem", "listed_bytes", "rows"]]
+           problem  listed_bytes  rows
+        0  missing            35     1
         """
-        return history_of(self._directory("history", writes=False))
+        self._whole("check")
+        store = self._directory("check", writes=False)
+        check_bucket(store)
+        return check(store)
 
     @public_function
     def verify(self) -> pd.DataFrame:

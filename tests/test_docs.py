@@ -24,6 +24,7 @@ from servers import s3_server
 
 import dask_tfrecord
 from dask_tfrecord import feed
+from dask_tfrecord.description import Facts
 from dask_tfrecord.table_operations import Maintenance
 
 ROOT = Path(__file__).parent.parent
@@ -158,7 +159,7 @@ def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyP
 PUBLIC = {name: getattr(dask_tfrecord, name) for name in dask_tfrecord.__all__}
 _FOUND = [
     test
-    for item in (*PUBLIC.values(), Maintenance)
+    for item in (*PUBLIC.values(), Facts, Maintenance)
     for test in doctest.DocTestFinder(recurse=True).find(item, item.__qualname__)
 ]
 EXAMPLES = [test for test in _FOUND if test.examples]

@@ -19,6 +19,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import Dataset, NotFoundError, SchemaError, TFRecordError, open_dataset, read_tfrecord
+from dask_tfrecord.description import Facts
 from dask_tfrecord.table_operations import Maintenance
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -184,7 +185,7 @@ def test_the_public_names_are_few_documented_and_used() -> None:
     names = {
         name for name, one in public.items() if not (inspect.isclass(one) and issubclass(one, Exception))
     }
-    names |= {name for name in (*vars(Dataset), *vars(Maintenance)) if name[0] != "_"}
+    names |= {name for name in (*vars(Dataset), *vars(Facts), *vars(Maintenance)) if name[0] != "_"}
     assert {name for name in names if not re.search(rf"\b{name}\b", pages)} == set()
     assert [name for name, one in public.items() if not inspect.getdoc(one)] == []
     assert {name for name in dask_tfrecord.__all__ if name in dir(inspect)} == set()

@@ -1,5 +1,5 @@
-"""Implement the commands that list, verify or remove versions and files of a dataset, and the commands that
-commit a version without adding rows.
+"""Implement the commands that list, check, verify or remove versions and files of a dataset, and the commands
+that commit a version without adding rows.
 """
 
 import json
@@ -22,6 +22,38 @@ _SPLIT = (
     "Pass it if a directory of TensorFlow Datasets or TFX also contains files of no split. The column split "
     "of these files is null."
 )
+
+
+_PROBLEMS = ("missing", "resized", "unlisted", "unfinished")
+
+
+@options.command("check", options.PATH, *options.STORE, options.JSON)
+def check_command(path: str, as_json: bool, **how: Any) -> None:
+    """The command lists the files once and opens none of them. The exit code is 3 if a file is missing,
+    resized or not listed by the snapshot, and otherwise 0. Files of unfinished writes are printed, but do not
+    change the exit code, because the writes may still be running.
+    """
+    report = options.opened(path, how).check()
+    files = json.loads(report.to_json(orient="records"))
+    totals = {name: sum(file["problem"] == name for file in files) for name in _PROBLEMS}
+    lines = [f"{file['path']}: {_difference(file)}" for file in files]
+    found = ", ".join(f"{count:,} {name}" for name, count in totals.items() if count)
+    lines.append(
+        f"files with problems: {found}" if found else "the directory holds the files of the snapshot"
+    )
+    output.print_result({**totals, "problems": files}, lines, as_json)
+    differs = sum(totals.values()) > totals["unfinished"]
+    click.get_current_context().exit(DAMAGED if differs else 0)
+
+
+def _difference(file: dict[str, Any]) -> str:
+    problem, size, recorded = (file[name] for name in ("problem", "bytes", "listed_bytes"))
+    return {
+        "missing": f"the file is missing, with {counted(file['rows'] or 0, 'row')}",
+        "resized": f"the file has {size or 0:,} bytes, but {recorded or 0:,} in the snapshot",
+        "unlisted": "the snapshot does not list the file",
+        "unfinished": "the file belongs to a write that has not finished",
+    }[problem]
 
 
 @options.command(

@@ -1,4 +1,4 @@
-"""`verify`, `index`, `cleanup`, `export` and `serve`.
+"""`check`, `verify`, `index`, `cleanup`, `export` and `serve`.
 
 Modules: cli.maintenance, cli.convert.
 """
@@ -39,6 +39,25 @@ def test_intact_files_exit_with_0_and_damage_with_3(run: Run, people: Path) -> N
     run("verify", file, code=3)  # without a snapshot
     file.unlink()
     assert "missing" in run("verify", people, code=3).stdout
+
+
+def test_a_check_exits_with_3_for_differences_but_not_for_unfinished_writes(run: Run, people: Path) -> None:
+    staged = people / "_tfrecord" / "staging" / ("0123abcd" * 4)
+    staged.mkdir(parents=True)
+    assert run("check", people).stdout == "the directory holds the files of the snapshot\n"
+    (staged / "started").touch()
+    assert run("check", people).stdout.splitlines()[1:] == ["files with problems: 1 unfinished"]
+    first, second = sorted(people.glob("part-*"))
+    first.write_bytes(b"")
+    second.rename(people / "other.tfrecord")
+    report = json.loads(run("check", people, "--json", code=3).stdout)
+    problems = report.pop("problems")
+    assert report == dict.fromkeys(("missing", "resized", "unlisted", "unfinished"), 1)
+    assert [one["path"] for one in problems[:2]] == [str(second), str(first)]
+    lines = run("check", people, code=3).stdout.splitlines()
+    assert lines[0] == f"{second}: the file is missing, with 1 row"
+    assert lines[1].startswith(f"{first}: the file has 0 bytes, but ")
+    assert lines[2] == f"{people}/other.tfrecord: the snapshot does not list the file"
 
 
 def test_features_that_do_not_fit_and_files_of_another_format_exit_with_3(run: Run, people: Path) -> None:

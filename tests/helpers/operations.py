@@ -27,6 +27,7 @@ def _function(method: str) -> Callable[..., Any]:
 
 
 add_snapshot = _function("add_snapshot")
+check = _function("check")
 cleanup = _function("cleanup")
 compact = _function("compact")
 delete = _function("delete")

@@ -28,6 +28,7 @@ COMMANDS = {
     "count": ("show", "Print the number of rows."),
     "schema": ("show", "Print the columns and their types."),
     "history": ("maintenance", "List the versions, and what each of them did."),
+    "check": ("maintenance", "List the files, and report missing, resized and unlisted ones."),
     "verify": ("maintenance", "Read all files, and report damage and differences."),
     "add-snapshot": ("maintenance", "Store a snapshot of files that another tool wrote."),
     "repair": ("maintenance", "Drop files that were removed by other means, and list them."),
@@ -48,9 +49,9 @@ _OTHER_NAMES = {
     **dict.fromkeys(("merge", "optimize"), "compact"),
     **dict.fromkeys(("log", "versions"), "history"),
     **dict.fromkeys(("clean", "gc"), "cleanup"),
-    **dict.fromkeys(("check", "validate"), "verify"),
     "rollback": "restore",
     "vacuum": "expire",
+    "validate": "verify",
 }
 
 # The exit codes that a shell reports for a program ended by SIGINT or SIGPIPE.

@@ -24,7 +24,7 @@ from dask_tfrecord.files.storage.store import Store
 
 
 @dataclass(frozen=True, eq=False)
-class FoundFiles:
+class ComparedFiles:
     """What a listing of a directory shows of the files of a snapshot.
 
     Attributes
@@ -54,8 +54,14 @@ class FoundFiles:
         """A mask that is True for each file whose size differs from the size in the snapshot."""
         return pc.fill_null(pc.not_equal(self.files["bytes"], self.listed["bytes"]), False)
 
+    @property
+    def differ(self) -> bool:
+        """True if a file is missing, resized, unlisted or unfinished."""
+        lost = pc.or_(self.is_missing, self.is_resized)
+        return bool(pc.any(lost).as_py() or len(self.unlisted) or len(self.unfinished))
 
-def find_files(store: Store, snapshot: Snapshot) -> FoundFiles:
+
+def find_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     """List the directory of a dataset once, and compare the files with a snapshot.
 
     A file that the listing does not show is asked for by itself: a commit may have moved it to the directory
@@ -75,7 +81,7 @@ def find_files(store: Store, snapshot: Snapshot) -> FoundFiles:
     unlisted = others.filter(~is_hidden)
     if not all(map(is_part, unlisted.names)):
         unlisted = without_side_files(store, unlisted, data=listed.paths, is_known=True)
-    return FoundFiles(files, listed, unlisted, others.filter(is_hidden))
+    return ComparedFiles(files, listed, unlisted, others.filter(is_hidden))
 
 
 def with_unseen(store: Store, files: FileList, names: Sequence[str]) -> FileList:
@@ -115,7 +121,7 @@ def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-def _problem(store: Store, found: FoundFiles) -> TFRecordError | None:
+def _problem(store: Store, found: ComparedFiles) -> TFRecordError | None:
     if (lost := first_lost(store, found.files, found.listed)) is not None:
         return lost
     foreign = [name for name in found.unlisted.names if not is_part(name)]
@@ -142,7 +148,7 @@ def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecord
     """Return the exception for the first file that is missing, or whose size differs from the size in the
     snapshot. Return None if there is no such file.
 
-    ``files`` describes the files of ``listed`` as `FoundFiles.files` does.
+    ``files`` describes the files of ``listed`` as `ComparedFiles.files` does.
     """
     is_missing = files["path"].is_null()
     is_resized = pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
