@@ -27,7 +27,8 @@ from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.storage.store import Store, unfinished_uploads
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.uploads import unfinished_uploads
 from dask_tfrecord.foreign_names import Delegate, unknown_attribute
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function

@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.maintenance.rewrites import compact_files, delete_row
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
-from dask_tfrecord.dataset.write.orphans import remove_orphans, time_of_store
+from dask_tfrecord.dataset.write.orphans import time_of_store
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import check_bucket
 from dask_tfrecord.public_functions import public_function
@@ -607,10 +607,7 @@ class Maintenance(OpenedPath):
             if not dry_run:
                 raise
             now = datetime.now(UTC)
-        before = now - age
-        removed = remove_orphans(store, before, dry_run=dry_run)
-        unneeded = metadata_commits.remove_unneeded(store, before, dry_run=dry_run).paths
-        removed = sorted({*removed, *map(store.relative, unneeded)})
+        removed = metadata_commits.clean_up(store, now - age, dry_run=dry_run)
         action = "would remove" if dry_run else "removed"
         logger.info("%s: cleanup %s %d files", store.public(), action, len(removed))
         return removed

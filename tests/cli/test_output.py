@@ -35,7 +35,7 @@ _CONTROL = re.compile(
 
 # The arguments behind the path, for each command that ends by itself.
 DELETED = ["--where", f"column({HOSTILE!r}) == {HOSTILE!r}", "--yes", "--keep-versions"]
-PRINTING = ("describe", "head", "cat", "verify", "add-snapshot", "compact", "history")
+PRINTING = ("describe", "head", "cat", "check", "verify", "add-snapshot", "compact", "history")
 USES: dict[str, list[list[str]]] = {
     **{command: [[], ["--json"]] for command in PRINTING},
     "count": [[], ["--json"], ["--where", "nothing == 1"]],

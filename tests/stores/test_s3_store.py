@@ -1,6 +1,6 @@
 """The suite of stores on S3: s3fs, a server of moto in this process, and OpenStack Swift with its S3 API.
 
-Modules: files.storage.store.
+Modules: files.storage.store, files.storage.uploads.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,8 @@ from dask_tfrecord import TFRecordError, Writer, exists, open_dataset, read_tfre
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.store import Store, unfinished_uploads
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
 _buckets = count()
 

@@ -9,7 +9,8 @@ from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import STAGING
 from dask_tfrecord.files.storage.file_list import FileList
-from dask_tfrecord.files.storage.store import Store, unfinished_uploads
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
 _REPORT = pa.schema(
     {

@@ -14,7 +14,12 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
-from dask_tfrecord.dataset.snapshot.names import closed_column_files, snapshot_path, staged
+from dask_tfrecord.dataset.snapshot.names import (
+    METADATA_DIRECTORY,
+    closed_column_files,
+    snapshot_path,
+    staged,
+)
 from dask_tfrecord.dataset.snapshot.stored_files import identities, listed_paths
 from dask_tfrecord.dataset.snapshot.versions import (
     newest_number,
@@ -25,13 +30,18 @@ from dask_tfrecord.dataset.snapshot.versions import (
 )
 from dask_tfrecord.dataset.snapshot.visibility import kept_files, missing_files, snapshot_of_version
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
-from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
+from dask_tfrecord.dataset.write.orphans import (
+    last_modified,
+    move_to_their_places,
+    remove_orphans,
+    time_of_store,
+)
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import Newest
+from dask_tfrecord.dataset.write.transaction import Newest, finish_newest
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.paths import name_of
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import is_full
 
 
@@ -132,23 +142,24 @@ def expire_versions(
     """Expire versions, and remove the files of versions that expired more than ``grace`` ago.
 
     Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
-    Keep all versions created less than ``older_than`` ago.
+    Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
     """
     newest = open_version(store, None)
+    found = FoundFiles(store, METADATA_DIRECTORY)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
     kept = _newest_states(store, stored, versions_to_keep or 1)
     if older_than is not None:
-        times = creation_times(store, stored)
+        times = creation_times(store, stored, found)
         kept += [number for number in stored if times[number] >= now - older_than][:1]
     expired = tuple(number for number in stored if number < min(kept))
     removed: list[FileList] = []
     if expired:
         run = plan_run(store, newest)
-        newest = _commit_expiry(run, newest, expired, min(kept), grace, removed)
+        newest = _commit_expiry(run, newest, found, expired, min(kept), grace, removed)
         expired = expired if newest.run == run.run else ()
         now = time_of_store(store)
-    removed.append(remove_unneeded(store, now - grace).data)
+    removed.append(remove_unneeded(store, found, now - grace).data)
     size = sum(pc.sum(files["bytes"]).as_py() or 0 for files in removed)
     return Expired(newest, expired, sum(map(len, removed)), size)
 
@@ -156,6 +167,7 @@ def expire_versions(
 def _commit_expiry(
     run: WriteRun,
     newest: Snapshot,
+    found: FoundFiles,
     expired: Sequence[int],
     oldest: int,
     grace: timedelta,
@@ -173,7 +185,7 @@ def _commit_expiry(
         return commit(run, Expire(oldest), (), Newest.of(store, newest))
 
     def free() -> None:
-        removed.append(remove_unneeded(store, time_of_store(store) - grace).data)
+        removed.append(remove_unneeded(store, found, time_of_store(store) - grace).data)
 
     try:
         return attempt()
@@ -196,15 +208,16 @@ def _commit_expiry(
     return attempt()
 
 
-def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
+def creation_times(store: Store, numbers: Iterable[int], found: FoundFiles) -> Mapping[int, datetime]:
     """Map each version to its creation time: the modification time of the snapshot in the store.
 
-    No version gets an earlier time than the previous version, even if the store's clock was set back.
+    ``found`` is a listing that contains the directory of metadata. No version gets an earlier time than the
+    previous version, even if the store's clock was set back.
     """
     times: dict[int, datetime] = {}
     newest: datetime | None = None
     for number in numbers:
-        time = last_modified(store, [store.join(snapshot_path(number))])
+        time = last_modified(store, [store.join(snapshot_path(number))], found)
         times[number] = newest = time if newest is None else max(newest, time)
     return times
 
@@ -234,17 +247,35 @@ def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
     return None
 
 
-def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
+def clean_up(store: Store, before: datetime, *, dry_run: bool) -> list[str]:
+    """Remove the files that interrupted writes, interrupted commits and expired versions have left.
+
+    The function lists the directory once. Leave the files of runs and versions that were active after the
+    time ``before``. Return the paths of the removed files, relative to the root. A dry run removes nothing.
+    """
+    if not dry_run:
+        finish_newest(store)
+    found = FoundFiles(store)
+    if not dry_run:
+        move_to_their_places(store, found)
+    removed = remove_orphans(store, found, before, dry_run=dry_run)
+    unneeded = remove_unneeded(store, found, before, dry_run=dry_run).paths
+    return sorted({*removed, *map(store.relative, unneeded)})
+
+
+def remove_unneeded(store: Store, found: FoundFiles, before: datetime, *, dry_run: bool = False) -> Unneeded:
     """Remove redundant copies of files, and files needed only by versions that expired before the time
     ``before``.
 
+    ``found`` is a listing that contains the directory of metadata. It lacks the removed files afterwards.
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
-    unneeded = unneeded_files(store, before)
+    unneeded = unneeded_files(store, found, before)
     newest = find_snapshot(store) if store.put_back_leaves_copy else None
-    copies = None if newest is None else _second_copies(store, newest, before)
+    copies = None if newest is None else _second_copies(store, found, newest, before)
     if not dry_run:
         store.remove(unneeded.paths)
+        found.remove(unneeded.paths)
     if newest is None or copies is None:
         return unneeded
     for path in () if dry_run else copies.paths:
@@ -252,21 +283,21 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
     return unneeded._replace(data=FileList.joined([unneeded.data, copies]))
 
 
-def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList:
+def _second_copies(store: Store, found: FoundFiles, newest: Snapshot, before: datetime) -> FileList:
     """Return the kept files that also exist at their original paths in the newest version. Leave out kept
     files that were modified after ``before``.
 
     On object stores, `restore` leaves the kept file in place when it copies the file back.
     """
-    kept = kept_files(store)
+    kept = kept_files(store, found)
     sizes = dict(zip(newest.file_list.paths, newest.file_list["bytes"].to_pylist(), strict=True))
     is_copy = []
     for name, path, size in zip(kept.names, kept.paths, kept["bytes"].to_pylist(), strict=True):
-        found = None
-        if sizes.get(name) == size and last_modified(store, [path]) <= before:
+        present = None
+        if sizes.get(name) == size and last_modified(store, [path], found) <= before:
             with suppress(FileNotFoundError):
-                found = store.look(store.join(name))["size"]
-        is_copy.append(found == size)
+                present = store.look(store.join(name))["size"]
+        is_copy.append(present == size)
     return kept.filter(np.array(is_copy, bool))
 
 
@@ -286,16 +317,19 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
     store.remove_file(backup)
 
 
-def unneeded_files(store: Store, before: datetime) -> Unneeded:
-    """Return the files needed only by versions that expired before the time ``before``."""
-    kept = kept_files(store)
-    closed = closed_column_files(store)
+def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneeded:
+    """Return the files needed only by versions that expired before the time ``before``.
+
+    ``found`` is a listing that contains the directory of metadata.
+    """
+    kept = kept_files(store, found)
+    closed = closed_column_files(store, found)
     # Versions are listed last, so that no listed file is newer than the newest listed version.
     numbers = versions(store)
     nothing = Unneeded(kept.slice(0, 0), [])
     if not len(kept) and oldest_version(store) <= min(numbers, default=0):
         return nothing
-    times = creation_times(store, numbers)
+    times = creation_times(store, numbers, found)
     try:
         first = max((number for number in numbers if times[number] <= before), default=0)
         oldest = read_part(store, first).fields["oldest"] if first else 0

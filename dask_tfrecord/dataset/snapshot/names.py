@@ -80,13 +80,14 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 
 
-def closed_column_files(store: Store) -> list[str]:
+def closed_column_files(store: Store, found: FoundFiles | None = None) -> list[str]:
     """Return the paths, relative to the root, of the column files that belong to no open run.
 
-    To find unneeded column files, read the snapshots after calling this function. A returned file that no
-    snapshot lists was left by a failed run, or belongs to data files that a commit has replaced.
+    ``found`` is an existing listing of the column files. If it is None, the function lists them. To find
+    unneeded column files, read the snapshots after calling this function. A returned file that no snapshot
+    lists was left by a failed run, or belongs to data files that a commit has replaced.
     """
-    paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
+    paths = [f"{COLUMNS}/{name}" for name in (found or store).names(COLUMNS)]
     # Each run creates its staging directory before it creates any other file. List the open runs after the
     # column files, so that the run of a new column file is not missed.
     runs = open_runs(store) if paths else []

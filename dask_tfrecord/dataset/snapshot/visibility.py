@@ -81,10 +81,12 @@ def _kept_paths(version: int, store: Store, path: str) -> Iterator[str]:
         raise error if name in listed_files(newest) else of_version(error, version)
 
 
-def kept_files(store: Store) -> FileList:
+def kept_files(store: Store, found: FoundFiles | None = None) -> FileList:
     """List the files in the directory of kept files. The name of each file is the file's original path,
-    relative to the root of the dataset.
+    relative to the root of the dataset. ``found`` is an existing listing of the files.
     """
+    if found is not None:
+        return list_directory(found.inside(KEPT))
     return list_directory(Store.of(store.fs, store.join(f"{KEPT}/")))
 
 

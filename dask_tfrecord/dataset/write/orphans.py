@@ -3,7 +3,7 @@
 import errno
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -11,6 +11,7 @@ from uuid import uuid4
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
+    KEPT,
     METADATA_DIRECTORY,
     STAGING,
     closed_column_files,
@@ -20,13 +21,14 @@ from dask_tfrecord.dataset.snapshot.names import (
 )
 from dask_tfrecord.dataset.snapshot.stored_files import listed_paths
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_files
-from dask_tfrecord.dataset.write.transaction import finish_newest, move_files, remove_staging
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
+from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_uploads
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import is_full
+from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_uploads
 
 logger = logging.getLogger(__name__)
 
@@ -38,34 +40,31 @@ _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
-def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
+def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that have been inactive since the time ``before``.
 
-    If one file of a run is newer than ``before``, no file of the run is removed. Return the paths of the
-    removed files, relative to the root. For an aborted upload, return the path of the file that the upload
-    would have created. If ``dry_run`` is True, return the paths without removing any file.
+    ``found`` is a listing of all files of the directory. If one file of a run is newer than ``before``, no
+    file of the run is removed. Return the paths of the removed files, relative to the root. For an aborted
+    upload, return the path of the file that the upload would have created. If ``dry_run`` is True, return the
+    paths without removing any file.
     """
-    if not dry_run:
-        finish_newest(store)
-    present = list_directory(store).names
-    closed = closed_column_files(store)
+    closed = closed_column_files(store, found)
+    runs = open_runs(store)
     # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
-    listed = _listed_files(store, versions(store))
-    if not dry_run:
-        _move_to_their_places(store, present, listed)
+    listed = listed_by_any(store, versions(store))
     removed: list[str] = []
-    for run, unlisted in _unlisted_files(store, present, listed).items():
+    for run, unlisted in _unlisted_files(store, found, runs, listed).items():
         directory = f"{STAGING}/{run}"
-        staged = store.files(directory)
-        if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) <= before:
+        staged = found.below(directory)
+        if last_modified(store, [*unlisted, *staged] or [store.join(directory)], found) <= before:
             if not dry_run:
                 count, root = len(unlisted) + len(staged), store.public()
                 logger.info("%s: remove %d files of the interrupted write %s", root, count, run[:8])
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    stray = [*_stray_files(store), *map(store.join, sorted({*closed} - listed))]
-    files = [path for path in stray if last_modified(store, [path]) <= before]
+    stray = [*_stray_files(store, found), *map(store.join, sorted({*closed} - listed))]
+    files = [path for path in stray if last_modified(store, [path], found) <= before]
     uploads = _uploads(store, before)
     if not dry_run:
         store.remove(files)
@@ -75,42 +74,52 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     return sorted(set(map(store.relative, removed)))
 
 
-def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]) -> None:
+def move_to_their_places(store: Store, found: FoundFiles) -> None:
     """Move files listed only by older versions to the directory of kept files.
 
     Move files of the newest version back to their original paths. Commits normally move the files. A file is
-    at the wrong path only if the list of files that a commit should move was lost.
+    at the wrong path only if the list of files that a commit should move was lost. ``found`` is a listing of
+    all files of the directory, and contains the new paths afterwards.
     """
+    present, kept = ({*list_directory(one).names} for one in (found, found.inside(KEPT)))
+    listed = listed_by_any(store, versions(store))
     newest = intact_snapshot(store)
     if newest is not None:
         current = listed_files(newest)
-        old = [path for path in present if path in listed and path not in current]
-        kept = current.difference(present).intersection(kept_files(store).names)
-        move_files(store, [*old, *sorted(kept)])
+        old = sorted(present.intersection(listed).difference(current))
+        back = sorted(current.difference(present).intersection(kept))
+        move_files(store, [*old, *back])
+        for path in old:
+            found.move(path, f"{KEPT}/{path}")
+        for path in back:
+            found.move(f"{KEPT}/{path}", path)
 
 
-def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
+def _unlisted_files(
+    store: Store, found: FoundFiles, runs: Sequence[str], listed: Collection[str]
+) -> dict[str, list[str]]:
     """Map the id of each run to the full paths of the run's files that no snapshot lists.
 
-    The result does not include files in the staging directory. The paths in ``present`` and ``listed`` are
-    relative to the root. The runs are the open runs, and those that the newest version knows: a task of a
+    The result does not include files in the staging directory. ``listed`` contains paths relative to the
+    root. The result contains the open runs ``runs``, and those that the newest version knows: a task of a
     committed run may have uploaded a file after the commit. If a data file's name contains the id of any
     other run, the file was copied here. A file in a directory that is no partition directory may belong to a
     copy of the dataset.
     """
-    columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
+    columns = [f"{COLUMNS}/{name}" for name in found.names(COLUMNS)]
+    present = list_directory(found).names
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
-    runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
+    unlisted: dict[str, list[str]] = {run: [] for run in runs}
     newest = intact_snapshot(store)
     committed = (
         set() if newest is None else {newest.run, *newest.ancestors, *map(run_of, newest.file_list.names)}
     )
     for path in parts:
         made_by = run_of(path) or run_of_column_file(path) or ""
-        is_ours = made_by in runs or (made_by in committed and _is_in_place(path))
+        is_ours = made_by in unlisted or (made_by in committed and _is_in_place(path))
         if is_ours and path not in listed:
-            runs.setdefault(made_by, []).append(store.join(path))
-    return runs
+            unlisted.setdefault(made_by, []).append(store.join(path))
+    return unlisted
 
 
 def _is_in_place(path: str) -> bool:
@@ -118,7 +127,7 @@ def _is_in_place(path: str) -> bool:
     return directory in ("", COLUMNS) or all("=" in name for name in directory.split("/"))
 
 
-def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
+def listed_by_any(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths, relative to the root, of all files that one or more of the snapshots list.
 
     The function reads no bases, because the base of each snapshot is one of the snapshots.
@@ -130,13 +139,13 @@ def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     return listed
 
 
-def last_modified(store: Store, paths: Iterable[str]) -> datetime:
+def last_modified(store: Store, paths: Iterable[str], found: FoundFiles | None = None) -> datetime:
     """Return the newest modification time of the files, or the current time if a modification time is
-    unknown.
+    unknown. ``found`` is an existing listing of the files.
     """
     now = datetime.now(UTC)
     try:
-        times = [store.fs.modified(path) for path in paths]
+        times = [_modified(store, path, found) for path in paths]
     # A run of unknown age counts as active, so the files of the run are kept. The age of a run is unknown if
     # a file was removed after it was listed, or if a path is a directory on an object store, which has no
     # modification time. On a store without modification times, fsspec's base class of filesystems raises
@@ -148,6 +157,14 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
             raise
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
+
+
+def _modified(store: Store, path: str, found: FoundFiles | None) -> datetime:
+    info = {} if found is None else found.infos.get(path, {})
+    times = [info[key] for key in ("LastModified", "last_modified", "mtime") if key in info]
+    if times and isinstance(times[0], float):
+        return datetime.fromtimestamp(times[0], UTC)
+    return times[0] if times and isinstance(times[0], datetime) else store.fs.modified(path)
 
 
 def time_of_store(store: Store) -> datetime:
@@ -168,20 +185,17 @@ def time_of_store(store: Store) -> datetime:
         store.remove([path])
 
 
-def _stray_files(store: Store) -> list[str]:
+def _stray_files(store: Store, found: FoundFiles) -> list[str]:
     """Return the paths of incomplete files that interrupted writes of this library have left."""
     metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
-    if store.leaves_partial_files:
-        paths = store.files()
-    else:
-        paths = [f"{metadata}{name}" for name in store.names(METADATA_DIRECTORY)]
+    paths = found.infos if store.leaves_partial_files else found.below(METADATA_DIRECTORY)
     stray = []
     for path in paths:
         if temporary := _TEMPORARY_NAME.fullmatch(name_of(path)):
             is_metadata = path.startswith(metadata) and not path.startswith(staging)
             if is_metadata or is_part(temporary[1]) or _NAME_BESIDE_DATA.fullmatch(temporary[1]):
                 stray.append(path)
-    return stray
+    return sorted(stray)
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:

@@ -448,6 +448,15 @@ class Location:
         """
         return find_all(self.fs, path)
 
+    def find_everything(self, path: str) -> dict[str, Info]:
+        """Return a dict that maps the path of each file below a directory to the file's info, also of the
+        files in hidden directories. Do not follow links to directories. A missing directory has no files.
+        """
+        try:
+            return find_all(self.fs, path)
+        except FileNotFoundError:
+            return {}
+
     def glob(self, pattern: str) -> dict[str, Info]:
         return glob_all(self.fs, pattern)
 

@@ -1,7 +1,6 @@
 """Create, move and remove files on any fsspec filesystem, so that a file appears complete or not at all.
 
-Two functions list and abort uploads to S3 that killed writes have left unfinished. Messages of this module
-contain no credentials.
+Messages of this module contain no credentials.
 """
 
 import io
@@ -11,14 +10,14 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from copy import copy
 from dataclasses import replace
-from datetime import datetime
 from functools import reduce
 from glob import has_magic
 from itertools import groupby
 from operator import and_, itemgetter
 from threading import Lock
-from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
@@ -441,6 +440,17 @@ class LocalStore(RenamingStore):
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
         return without_duplicates(LinkFollowingDisk().find(path, withdirs=with_hidden, detail=True))
 
+    def find_everything(self, path: str) -> dict[str, Info]:
+        disk, found, waiting = LinkFollowingDisk(), {}, [path.rstrip("/")]
+        while waiting:
+            with suppress(FileNotFoundError, NotADirectoryError):  # another process has removed the directory
+                for info in disk.ls(waiting.pop(), detail=True):
+                    if info["type"] == "directory":
+                        waiting.append(info["name"])
+                    else:
+                        found[info["name"]] = info
+        return found
+
     def glob(self, pattern: str) -> dict[str, Info]:
         return dict(LinkFollowingDisk().glob(pattern, detail=True))
 
@@ -627,9 +637,10 @@ class UploadingStore(Store):
 
 
 class FoundFiles:
-    """The files that one listing has found below a directory of a store.
+    """The files that one listing has found below a directory of a store, also those in hidden directories.
 
-    On an object store, a listing sends one request for each thousand files.
+    On an object store, a listing sends one request for each thousand files. On a local disk, links to
+    directories are not followed.
 
     Parameters
     ----------
@@ -650,8 +661,28 @@ class FoundFiles:
         store.fs.invalidate_cache()
         self._store, self.directory = store, directory
         self.root = store.join(directory) if directory else store.root
-        found: dict[str, dict[str, Any]] = store.fs.find(self.root, detail=True)
-        self.infos = {path: info for path, info in found.items() if info["type"] != "directory"}
+        self.infos = store.find_everything(self.root)
+
+    def below(self, directory: str) -> list[str]:
+        """Return the sorted full paths of the files below a directory, which is relative to the root."""
+        start = self._store.join(f"{directory}/")
+        return sorted(path for path in self.infos if path.startswith(start))
+
+    def inside(self, directory: str) -> "FoundFiles":
+        """Return the files below a directory, which is relative to the root, as if it had been listed."""
+        found = copy(self)
+        found.directory, found.root = directory, self._store.join(directory)
+        found.infos = {path: self.infos[path] for path in self.below(directory)}
+        return found
+
+    def move(self, path: str, target: str) -> None:
+        """Change the path of a file. Both paths are relative to the root of the store."""
+        target = self._store.join(target)
+        self.infos[target] = {**self.infos.pop(self._store.join(path)), "name": target}
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.infos.pop(path, None)
 
     def names(self, directory: str) -> list[str]:
         """List the names in a directory below the listed directory, as `Store.names` does."""
@@ -663,33 +694,3 @@ class FoundFiles:
 def _temporary_name(path: str) -> str:
     """Return the path of the temporary file for a new file, without the random suffix."""
     return f"{parent_of(path)}/.{name_of(path)}"
-
-
-class Upload(NamedTuple):
-    path: str
-    id: str
-    started: datetime
-
-
-def unfinished_uploads(store: Store) -> list[Upload]:
-    """List the unfinished multipart uploads below the root. Only S3 has multipart uploads."""
-    if not hasattr(store.fs, "call_s3"):
-        return []
-    bucket, _, key = store.join("").partition("/")
-    found: list[Upload] = []
-    page: dict[str, Any] = {"IsTruncated": True}
-    while page.get("IsTruncated"):
-        markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-        start = {name: page[last] for name, last in markers.items() if page.get(last)}
-        page = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
-        found += [
-            Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
-            for one in page.get("Uploads", ())
-        ]
-    return found
-
-
-def abort(store: Store, upload: Upload) -> None:
-    bucket, _, key = upload.path.partition("/")
-    with suppress(FileNotFoundError):  # another process may have completed or aborted the upload
-        store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)

@@ -74,6 +74,7 @@ OPERATIONS: dict[str, tuple[Callable[[Lagging], Any], list[int]]] = {
     "restore": (lambda fs: dataset(fs).restore(1), [1, 2]),
     "expire": (lambda fs: dataset(fs).expire(versions=1, grace="0 s"), [1, 2, 3]),
     "cleanup": (lambda fs: dataset(fs).cleanup(older_than="0 s"), [1, 2, 3]),
+    "check": (lambda fs: dataset(fs).check(), [1, 2, 3]),
     "verify": (lambda fs: dataset(fs).verify(), [1, 2, 3]),
     "add_snapshot": (lambda fs: dataset(fs).add_snapshot(columnar="scalars"), [1, 2, 3]),
 }
