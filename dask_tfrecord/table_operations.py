@@ -355,7 +355,7 @@ class Maintenance(OpenedPath):
             If the directory has no snapshot, or if the dataset does not have this version. For a missing
             version, the error names the versions of the dataset.
         CorruptRecordError
-            If a file of the version is missing, or if its size differs from the snapshot.
+            If a file that the newest version does not list is missing, or has another size.
         FileChangedError
             If a different file now exists at the path of a file of the version, or if the version expires
             during the call.

@@ -167,6 +167,26 @@ def test_a_path_without_data_is_clean_and_a_file_is_refused(tmp_path: Path) -> N
         open_dataset(tmp_path / "a.tfrecord").cleanup()
 
 
+def test_a_restore_needs_only_the_files_that_it_brings_back(tmp_path: Path) -> None:
+    to_tfrecord(keyed(a=[1], b=[2]), tmp_path, partition_on="key")
+    shared, replaced = sorted(tmp_path.glob("key=*/part-*"))
+    open_dataset(tmp_path).delete([("key", "==", "b")])
+    (kept,) = tmp_path.glob("_tfrecord/kept/key=b/part-*")
+    opened = open_dataset(tmp_path)
+    for change in (lambda: kept.write_bytes(b"x"), kept.unlink):
+        content_of_kept = kept.read_bytes()
+        change()
+        with pytest.raises(
+            CorruptRecordError, match="in its version 1; put the file back from a copy"
+        ) as error:
+            opened.restore(1)
+        assert error.value.path == str(replaced)
+        kept.write_bytes(content_of_kept)
+    shared.unlink()
+    assert opened.restore(1).rows == 2
+    assert opened.check()["path"].tolist() == [str(shared)]
+
+
 # A number without a unit, and others.
 NO_DURATIONS = ["7", " 7.0 ", "1_000", "1e3", "P7", "7 5 days", "7 days 5", 7, 7.0, np.int64(7)]
 NO_DURATIONS += [np.timedelta64(7), np.timedelta64(7, "D"), "7 M", "soon", "", "NaT", "-1 day", True, None]

@@ -85,6 +85,21 @@ def noted_calls() -> Iterator[list[str]]:
         yield calls
 
 
+@contextmanager
+def noted_listings() -> Iterator[list[str]]:
+    """Note the prefix of each listing of a directory and everything below it."""
+    prefixes: list[str] = []
+    call = AioBaseClient._make_api_call
+
+    async def noting(client: Any, name: str, arguments: Any) -> Any:
+        if name == "ListObjectsV2" and not arguments.get("Delimiter"):
+            prefixes.append(arguments["Prefix"])
+        return await call(client, name, arguments)
+
+    with patch.object(AioBaseClient, "_make_api_call", noting):
+        yield prefixes
+
+
 class S3Suite(RemoteSuite):
     """The tests of stores that s3fs reaches. The fixture ``server`` gives the options of a server."""
 
@@ -169,6 +184,31 @@ class TestS3Store(S3Suite):
             check(28, operations.delete, place, [("n", "==", 3)])
             check(42, operations.compact, place)
             check(24, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
+
+    def test_each_operation_that_needs_a_listing_lists_the_files_once(self, place: str) -> None:
+        """`expire` lists the metadata alone. Of an overwrite, this is the plan."""
+        options = {"storage_options": self.options}
+        self.write(rows(*range(4), npartitions=4), place)
+        self.write(rows(4, npartitions=1), place, append=True)
+        open_dataset(place, **options).compact()
+        root = place.removeprefix("s3://").partition("/")[2]
+        everything, metadata, kept = f"{root}/", f"{root}/_tfrecord/", f"{root}/_tfrecord/kept/"
+        operations_of = {
+            "check": (lambda dataset: dataset.check(), everything),
+            "repair": (lambda dataset: dataset.repair(), everything),
+            "cleanup": (lambda dataset: dataset.cleanup(), everything),
+            "overwrite": (lambda _: self.write(rows(9), place, overwrite=True, compute=False), everything),
+            "expire": (lambda dataset: dataset.expire(versions=1, older_than="0 s"), metadata),
+        }
+        for name, (operation, expected) in operations_of.items():
+            dataset = open_dataset(place, **options)
+            with noted_listings() as listed:
+                operation(dataset)
+            assert [one for one in listed if one in (everything, metadata, kept)] == [expected], name
+        dataset = open_dataset(place, **options)
+        with noted_listings() as listed:
+            dataset.restore(dataset.version)
+        assert not {everything, metadata, kept}.intersection(listed)
 
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
         with Writer(place, storage_options=self.options) as writer, noted_calls() as calls:

@@ -12,7 +12,9 @@ from uuid import uuid4
 import numpy as np
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.maintenance.check import find_newest_files
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
+from dask_tfrecord.dataset.snapshot.check import first_lost, look_for
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.names import (
     METADATA_DIRECTORY,
@@ -28,7 +30,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
     read_part,
     versions,
 )
-from dask_tfrecord.dataset.snapshot.visibility import kept_files, missing_files, snapshot_of_version
+from dask_tfrecord.dataset.snapshot.visibility import kept_files, of_version
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import (
     last_modified,
@@ -38,27 +40,28 @@ from dask_tfrecord.dataset.write.orphans import (
 )
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Newest, finish_newest
-from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.paths import name_of
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import is_full
 
 
 def restore_version(store: Store, version: int) -> Snapshot:
     """Commit a new version with the files, columns and all other properties of an older version.
 
-    If ``version`` is the newest version, commit nothing. Return the newest snapshot. Raise the errors of
-    `snapshot_of_version`. Raise ConcurrentWriteError if another write changes the rows of the dataset at the
-    same time.
+    If ``version`` is the newest version, commit nothing. Return the newest snapshot. Raise FileNotFoundError
+    if there is no such version. Raise CorruptRecordError if a file that the newest version does not list is
+    missing, or has another size. Raise ConcurrentWriteError if another write changes the rows of the dataset
+    at the same time.
     """
-    newest = open_version(store, None)
-    try:
-        snapshot_of_version(store, version)
-    except CorruptRecordError as error:
-        raise error.replaced(advice="put the file back from a copy", remedies=()) from None
+    newest, older = open_version(store, None), open_version(store, version)
     if version == newest.number:
         return newest
+    returned = older.file_list.minus(newest.file_list)
+    if (error := first_lost(store, look_for(store, returned.names), returned)) is not None:
+        open_version(store, version)  # this call raises an error if the version has expired
+        raise of_version(error, version).replaced(advice="put the file back from a copy", remedies=())
     planned = planned_rows(newest)
     return commit(plan_run(store, newest), Restore(planned, version=version))
 
@@ -82,14 +85,10 @@ class Repaired(NamedTuple):
 def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
     """Commit a version that no longer lists the missing files of the newest version.
 
-    A dry run commits nothing. If no file is missing, commit nothing.
+    A dry run commits nothing. If no file is missing, commit nothing. List the directory once.
     """
-    snapshot = open_version(store, None)
-    while len(files := missing_files(store, snapshot)):
-        newest = open_version(store, None)
-        if newest.number == snapshot.number:
-            break
-        snapshot = newest  # another write may have replaced the files that seemed to be missing
+    snapshot, found = find_newest_files(store)
+    files = snapshot.file_list.filter(found.is_missing)
     lost = dict(zip(files.paths, files["records"].to_pylist(), strict=True))
     if lost and not dry_run:
         groups = tuple(Group((file,), ()) for file in identities(files))

@@ -39,8 +39,9 @@ from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 

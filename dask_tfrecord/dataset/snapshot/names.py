@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.found_files import FoundFiles
+from dask_tfrecord.files.storage.store import Store
 
 # The name of the metadata directory in the root of a dataset. Readers ignore directories whose names start
 # with "_".

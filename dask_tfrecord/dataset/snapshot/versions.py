@@ -38,8 +38,9 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
 from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.paths import is_http
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
 # The columns that form the index of a DataFrame. Each column is a pair of the column name and the level name.

@@ -44,6 +44,7 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import data_only, report_left_out, side_file_error, without_side_files
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import (
     Listing,
     find_listed,
@@ -53,7 +54,7 @@ from dask_tfrecord.files.storage.listing import (
 )
 from dask_tfrecord.files.storage.location import removed
 from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
 
@@ -215,15 +216,6 @@ def of_version(error: CorruptRecordError, version: int) -> CorruptRecordError:
         calls=(),
         remedies=[Remedy("version", None, "read the newest version")],
     )
-
-
-def missing_files(store: Store, snapshot: Snapshot) -> FileList:
-    """Return the files of a snapshot that do not exist."""
-    listed = snapshot.file_list
-    for _ in range(2):  # the second search finds files that were moved back during the first search
-        files, _ = _found_or_kept(store, listed)
-        listed = listed.filter(_are_missing(store, files))
-    return listed
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:

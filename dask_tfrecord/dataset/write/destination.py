@@ -40,9 +40,10 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.files.side_files import first_bytes
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable, is_hidden
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import SIDE_FILES, check_bucket, directories_holding
 from dask_tfrecord.files.storage.paths import name_of, path_text
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors, without_credentials
 
 # The largest number of concurrent requests to the store.
@@ -285,9 +286,9 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
         raise DestinationError(
             f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
-    found = store.list_at_once() or store
+    found = store.list_visible()
     files = visible_files(store, newest, found)
-    for link in store.linked_directories():
+    for link in found.links:
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",
             "remove the link first",

@@ -24,9 +24,10 @@ from dask_tfrecord.dataset.snapshot.versions import read_part, versions
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import is_full
 from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_uploads
 

@@ -18,7 +18,8 @@ from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.found_files import FoundFiles
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 

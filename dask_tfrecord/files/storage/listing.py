@@ -27,6 +27,7 @@ from dask_tfrecord.files.storage.filesystem import (
     source_of,
     without_duplicates,
 )
+from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.location import ExpectedFile
 from dask_tfrecord.files.storage.paths import (
     expand_braces,
@@ -37,7 +38,7 @@ from dask_tfrecord.files.storage.paths import (
     path_text,
     unquoted_path,
 )
-from dask_tfrecord.files.storage.store import FoundFiles, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
 
 # This is a copy of `dataset.snapshot.names.STAGING`, because an import of `dataset.snapshot.names` would be

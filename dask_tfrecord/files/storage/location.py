@@ -467,10 +467,6 @@ class Location:
         except FileNotFoundError:
             return []
 
-    def linked_directories(self) -> list[str]:
-        """Return the links below the root that lead to directories and are visible to readers."""
-        return []
-
     # -- Reading ---------------------------------------------------------------------------------------------
 
     @contextmanager

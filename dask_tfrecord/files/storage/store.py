@@ -10,7 +10,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from copy import copy
 from dataclasses import replace
 from functools import reduce
 from glob import has_magic
@@ -35,6 +34,7 @@ from dask_tfrecord.files.storage.filesystem import (
     source_of,
     without_duplicates,
 )
+from dask_tfrecord.files.storage.found_files import FoundFiles, VisibleFiles
 from dask_tfrecord.files.storage.location import REQUEST_BYTES, ExpectedFile, Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
@@ -108,6 +108,10 @@ class Store(Location, ABC):
     def list_at_once(self, directory: str = "") -> "FoundFiles | None":
         """List all files below a directory in one listing. Return None if this would not save requests."""
         return None
+
+    def list_visible(self) -> "FoundFiles":
+        """List all files that readers see in one listing."""
+        return VisibleFiles(self, self.find_everything(self.root))
 
     # -- Writing ---------------------------------------------------------------------------------------------
 
@@ -440,6 +444,11 @@ class LocalStore(RenamingStore):
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
         return without_duplicates(LinkFollowingDisk().find(path, withdirs=with_hidden, detail=True))
 
+    def list_visible(self) -> "FoundFiles":
+        disk = LinkFollowingDisk()
+        found = disk.find(self.root, withdirs=True, detail=True)
+        return VisibleFiles(self, without_duplicates(found), disk.links)
+
     def find_everything(self, path: str) -> dict[str, Info]:
         disk, found, waiting = LinkFollowingDisk(), {}, [path.rstrip("/")]
         while waiting:
@@ -457,11 +466,6 @@ class LocalStore(RenamingStore):
     def files(self, directory: str = "") -> list[str]:
         found = os.walk(self.join(directory).rstrip("/"))
         return sorted(f"{parent}/{name}" for parent, _, names in found for name in names)
-
-    def linked_directories(self) -> list[str]:
-        disk = LinkFollowingDisk()
-        disk.find(self.root)
-        return disk.links
 
     _is_link = staticmethod(os.path.islink)
 
@@ -628,67 +632,15 @@ class UploadingStore(Store):
     def list_at_once(self, directory: str = "") -> "FoundFiles":
         return FoundFiles(self, directory)
 
+    def list_visible(self) -> "FoundFiles":
+        return FoundFiles(self)
+
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
         if not expected.is_read_at_once:
             return super()._open_file(path, expected)
         # fsspec's `open` would first request the size of the file. One byte more than expected is read to
         # detect a larger file.
         return io.BytesIO(self._read_ranges([(path, 0, (expected.size or 0) + 1)])[0])
-
-
-class FoundFiles:
-    """The files that one listing has found below a directory of a store, also those in hidden directories.
-
-    On an object store, a listing sends one request for each thousand files. On a local disk, links to
-    directories are not followed.
-
-    Parameters
-    ----------
-    store : Store
-        The store to list.
-    directory : str, default ""
-        The directory to list, relative to the root of the store.
-
-    Attributes
-    ----------
-    root : str
-        The full path of the listed directory.
-    infos : dict of str to dict
-        Maps the full path of each file to the file's info from the filesystem.
-    """
-
-    def __init__(self, store: Store, directory: str = "") -> None:
-        store.fs.invalidate_cache()
-        self._store, self.directory = store, directory
-        self.root = store.join(directory) if directory else store.root
-        self.infos = store.find_everything(self.root)
-
-    def below(self, directory: str) -> list[str]:
-        """Return the sorted full paths of the files below a directory, which is relative to the root."""
-        start = self._store.join(f"{directory}/")
-        return sorted(path for path in self.infos if path.startswith(start))
-
-    def inside(self, directory: str) -> "FoundFiles":
-        """Return the files below a directory, which is relative to the root, as if it had been listed."""
-        found = copy(self)
-        found.directory, found.root = directory, self._store.join(directory)
-        found.infos = {path: self.infos[path] for path in self.below(directory)}
-        return found
-
-    def move(self, path: str, target: str) -> None:
-        """Change the path of a file. Both paths are relative to the root of the store."""
-        target = self._store.join(target)
-        self.infos[target] = {**self.infos.pop(self._store.join(path)), "name": target}
-
-    def remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.infos.pop(path, None)
-
-    def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the listed directory, as `Store.names` does."""
-        start = self._store.join(f"{directory}/" if directory else "")
-        below = (path[len(start) :] for path in self.infos if path.startswith(start))
-        return [*dict.fromkeys(name.partition("/")[0] for name in below)]
 
 
 def _temporary_name(path: str) -> str:

@@ -32,7 +32,7 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
 from dask_tfrecord.dataset.read import sample
-from dask_tfrecord.dataset.snapshot import visibility
+from dask_tfrecord.dataset.snapshot import check, visibility
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.files import find_blocks as locate
 from dask_tfrecord.files import window
@@ -420,17 +420,20 @@ def test_an_overwrite_that_was_planned_before_a_repair_is_refused(tmp_path: Path
 def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path)
-    (tmp_path / "day=1").rename(tmp_path / "moving")
+    written(tmp_path / "place")
+    opened = open_dataset(tmp_path / "place")
+    (tmp_path / "place/day=1").rename(tmp_path / "moving")
 
-    def find(store: Store, names: Any) -> Any:
+    def look(store: Store, names: Any) -> Any:
+        found = look_up(store, names)
         if "kept" in store.root and (tmp_path / "moving").exists():
-            (tmp_path / "moving").rename(tmp_path / "day=1")
-        return find_listed(store, names)
+            (tmp_path / "moving").rename(tmp_path / "place/day=1")
+        return found
 
-    find_listed = visibility.find_listed
-    monkeypatch.setattr(visibility, "find_listed", find)
-    assert open_dataset(tmp_path).repair().details["lost_files"] == {}
+    look_up = check.look_up
+    monkeypatch.setattr(check, "look_up", look)
+    assert opened.repair().details["lost_files"] == {}
+    assert not (tmp_path / "moving").exists()
 
 
 @pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot"])

@@ -1,6 +1,6 @@
 """Which files a path means, on a local disk, in memory and over HTTP.
 
-Modules: files.storage.listing, files.storage.file_list, files.storage.paths.
+Modules: files.storage.listing, files.storage.file_list, files.storage.paths, files.storage.found_files.
 """
 
 import os
