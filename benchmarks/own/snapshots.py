@@ -25,10 +25,10 @@ import pyarrow as pa
 from aiobotocore.client import AioBaseClient
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import to_parquet
-from dask_tfrecord.files.storage.file_list import FileList
 
 from .tables import scaled
 
@@ -63,7 +63,7 @@ class Operations:
         return dask_tfrecord.read_tfrecord(self.path, filters=[*filters] or None, **self.options, **how)
 
     def plan(self) -> None:
-        self.read().npartitions  # noqa: B018  # computing the property plans the partitions
+        assert self.read().npartitions
 
     def filter_key(self) -> None:
         assert self.read(("k", "==", 5)).npartitions
@@ -164,18 +164,23 @@ def memory() -> None:
 
 
 def describe(path: str, files: int) -> None:
-    """Store a snapshot of many files, of which only one for each key exists."""
+    """Store a snapshot of many files. The files of a key have the same content, which memory holds once."""
     write(KEYS, path)
     snapshot = Snapshot.open(path)
     key, first = np.arange(files) // (files // KEYS), np.arange(files) * ROWS
     listed = snapshot.file_list.take(key)
     start, end = snapshot.file_list.names[0].removeprefix("k=0/").rsplit("-", 1)[0], ".tfrecord"
-    paths = [f"k={k}/{start}-{n:07d}{end}".encode() for n, k in enumerate(key.tolist())]
+    paths = [f"k={k}/{start}-{n:07d}{end}" for n, k in enumerate(key.tolist())]
     bounds = [np.zeros(files, np.int64), first, first + ROWS - 1]
     statistics = pa.StructArray.from_arrays(bounds, names=["nulls", "min", "max"])
-    listed = listed.with_columns({"path": pa.array(paths), "statistics.id": statistics})
-    stored = to_parquet(vars(replace(snapshot, file_list=FileList(listed.rows))))
-    fsspec.filesystem("memory").pipe_file(f"{path}/{snapshot_path(1)}", stored.to_pybytes())
+    listed = listed.with_columns({"path": pa.array(paths).cast(pa.binary()), "statistics.id": statistics})
+    stored = to_parquet(vars(replace(snapshot, log=EntryLog(listed))))
+    memory = fsspec.filesystem("memory")
+    root = memory._strip_protocol(path)
+    contents = [memory.store[f"{root}/{name}"] for name in snapshot.file_list.names]
+    memory.store.update((f"{root}/{name}", contents[k]) for name, k in zip(paths, key.tolist(), strict=True))
+    memory.rm([f"{root}/{name}" for name in snapshot.file_list.names])
+    memory.pipe_file(f"{path}/{snapshot_path(1)}", stored.to_pybytes())
 
 
 @contextmanager
