@@ -148,8 +148,9 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     storage_options, filesystem = read.get("storage_options"), read.get("filesystem")
     if isinstance(path, str | os.PathLike):
         store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-        if find_snapshot(store) is not None:
-            return _verify_snapshot(store)
+        snapshot = find_snapshot(store)
+        if snapshot is not None:
+            return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)
     warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
     store, files = listing.store, visibility.tfrecord_files(listing).files
@@ -166,9 +167,9 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     )
 
 
-def _verify_snapshot(store: Store) -> pd.DataFrame:
-    """Verify the files that a snapshot lists, and report files that the snapshot does not list."""
-    snapshot, compared = find_newest_files(store)
+def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
+    """Verify the files that the newest snapshot lists, and report files that it does not list."""
+    snapshot, compared = find_newest_files(store, snapshot)
     store = with_kept_paths(store, snapshot.number)  # a restore may not have moved all files back yet
     rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
     listed = dict(zip(snapshot.file_list.names, rows, strict=True))

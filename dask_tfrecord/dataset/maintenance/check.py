@@ -25,7 +25,7 @@ _REPORT = pa.schema(
 
 def check(store: Store) -> pd.DataFrame:
     """Return the table that `Dataset.check` documents."""
-    _, found = find_newest_files(store)
+    _, found = find_newest_files(store, open_version(store, None))
     uploads = [upload.path for upload in unfinished_uploads(store)]
     staged = [*found.unfinished.paths, *store.files(STAGING), *uploads]
     sizes = dict(zip(found.unfinished.paths, found.unfinished["bytes"].to_pylist(), strict=True))
@@ -55,13 +55,12 @@ def _problems(
     return [(path, problem, *sizes) for path, sizes in zip(paths, numbers, strict=True)]
 
 
-def find_newest_files(store: Store) -> tuple[Snapshot, ComparedFiles]:
+def find_newest_files(store: Store, snapshot: Snapshot) -> tuple[Snapshot, ComparedFiles]:
     """Compare the files of a dataset with its newest version, in one listing.
 
-    If another write commits a version during the call, and the files differ from the version before, compare
-    the files with the new version. Raise FileNotFoundError if there is no snapshot.
+    ``snapshot`` is the newest version. If another write commits a version during the call, and the files
+    differ from the version before, compare the files with the new version.
     """
-    snapshot = open_version(store, None)
     while (found := find_files(store, snapshot)).differ:
         newest = open_version(store, None)
         if newest.number == snapshot.number:

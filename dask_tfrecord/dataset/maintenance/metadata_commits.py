@@ -32,12 +32,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
 )
 from dask_tfrecord.dataset.snapshot.visibility import kept_files, of_version
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
-from dask_tfrecord.dataset.write.orphans import (
-    last_modified,
-    move_to_their_places,
-    remove_orphans,
-    time_of_store,
-)
+from dask_tfrecord.dataset.write.orphans import last_modified, remove_orphans, time_of_store
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Newest, finish_newest
 from dask_tfrecord.files.storage.file_list import FileList
@@ -87,7 +82,7 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
 
     A dry run commits nothing. If no file is missing, commit nothing. List the directory once.
     """
-    snapshot, found = find_newest_files(store)
+    snapshot, found = find_newest_files(store, open_version(store, None))
     files = snapshot.file_list.filter(found.is_missing)
     lost = dict(zip(files.paths, files["records"].to_pylist(), strict=True))
     if lost and not dry_run:
@@ -255,8 +250,6 @@ def clean_up(store: Store, before: datetime, *, dry_run: bool) -> list[str]:
     if not dry_run:
         finish_newest(store)
     found = FoundFiles(store)
-    if not dry_run:
-        move_to_their_places(store, found)
     removed = remove_orphans(store, found, before, dry_run=dry_run)
     unneeded = remove_unneeded(store, found, before, dry_run=dry_run).paths
     return sorted({*removed, *map(store.relative, unneeded)})

@@ -47,12 +47,14 @@ def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run
     ``found`` is a listing of all files of the directory. If one file of a run is newer than ``before``, no
     file of the run is removed. Return the paths of the removed files, relative to the root. For an aborted
     upload, return the path of the file that the upload would have created. If ``dry_run`` is True, return the
-    paths without removing any file.
+    paths without removing or moving any file.
     """
     closed = closed_column_files(store, found)
     runs = open_runs(store)
     # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
-    listed = listed_by_any(store, versions(store))
+    listed = _listed_by_any(store, versions(store))
+    if not dry_run:
+        _move_to_their_places(store, found, listed)
     removed: list[str] = []
     for run, unlisted in _unlisted_files(store, found, runs, listed).items():
         directory = f"{STAGING}/{run}"
@@ -75,15 +77,15 @@ def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run
     return sorted(set(map(store.relative, removed)))
 
 
-def move_to_their_places(store: Store, found: FoundFiles) -> None:
+def _move_to_their_places(store: Store, found: FoundFiles, listed: Collection[str]) -> None:
     """Move files listed only by older versions to the directory of kept files.
 
     Move files of the newest version back to their original paths. Commits normally move the files. A file is
     at the wrong path only if the list of files that a commit should move was lost. ``found`` is a listing of
-    all files of the directory, and contains the new paths afterwards.
+    all files of the directory, and contains the new paths afterwards. ``listed`` contains the files of all
+    versions.
     """
     present, kept = ({*list_directory(one).names} for one in (found, found.inside(KEPT)))
-    listed = listed_by_any(store, versions(store))
     newest = intact_snapshot(store)
     if newest is not None:
         current = listed_files(newest)
@@ -128,7 +130,7 @@ def _is_in_place(path: str) -> bool:
     return directory in ("", COLUMNS) or all("=" in name for name in directory.split("/"))
 
 
-def listed_by_any(store: Store, numbers: Iterable[int]) -> set[str]:
+def _listed_by_any(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths, relative to the root, of all files that one or more of the snapshots list.
 
     The function reads no bases, because the base of each snapshot is one of the snapshots.
