@@ -7,14 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
-from dask_tfrecord.dataset.snapshot.visibility import lost_file, of_open_runs, of_version, replaced_paths
-from dask_tfrecord.errors import (
-    WITHOUT_SNAPSHOT,
-    CorruptRecordError,
-    TFRecordError,
-)
+from dask_tfrecord.dataset.snapshot.visibility import lost_file, of_open_runs, replaced_paths
+from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.file_list import FileList
@@ -52,13 +48,17 @@ class ComparedFiles:
     @property
     def is_resized(self) -> pa.ChunkedArray:
         """A mask that is True for each file whose size differs from the size in the snapshot."""
-        return pc.fill_null(pc.not_equal(self.files["bytes"], self.listed["bytes"]), False)
+        return _is_resized(self.files, self.listed)
 
     @property
     def differ(self) -> bool:
         """True if a file is missing, resized, unlisted or unfinished."""
         lost = pc.or_(self.is_missing, self.is_resized)
         return bool(pc.any(lost).as_py() or len(self.unlisted) or len(self.unfinished))
+
+
+def _is_resized(files: FileList, listed: FileList) -> pa.ChunkedArray:
+    return pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
 
 
 def find_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
@@ -111,45 +111,6 @@ def look_for(store: Store, names: Sequence[str]) -> FileList:
     return with_unseen(store, nothing, names)
 
 
-def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Check that the directory of a dataset contains exactly the files of the newest snapshot.
-
-    ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
-    commits during the call. Raise CorruptRecordError if a file is missing, or if its size differs from the
-    size in the snapshot. Raise TFRecordError if the directory contains files of other tools that the snapshot
-    does not list.
-    """
-    while (error := _problem(store, find_files(store, snapshot))) is not None:
-        newest = find_snapshot(store)
-        if newest is None or newest.number == snapshot.number:
-            raise error
-        snapshot = newest
-    return snapshot
-
-
-def _problem(store: Store, found: ComparedFiles) -> TFRecordError | None:
-    if (lost := first_lost(store, found.files, found.listed)) is not None:
-        return lost
-    foreign = [name for name in found.unlisted.names if not is_part(name)]
-    if not foreign:
-        return None
-    problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
-    path = store.public(store.join(min(foreign)))
-    return TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
-
-
-def check_version(store: Store, snapshot: Snapshot) -> None:
-    """Raise CorruptRecordError if a file of an older version is missing, or if its size differs from the size
-    in the snapshot.
-
-    Raise FileNotFoundError if the version expires during the call.
-    """
-    found = find_files(store, snapshot)
-    if (error := first_lost(store, found.files, found.listed)) is not None:
-        open_version(store, snapshot.number)  # this call raises an error if the version has expired
-        raise of_version(error, snapshot.number)
-
-
 def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecordError | None:
     """Return the exception for the first file that is missing, or whose size differs from the size in the
     snapshot. Return None if there is no such file.
@@ -157,8 +118,7 @@ def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecord
     ``files`` describes the files of ``listed`` as `ComparedFiles.files` does.
     """
     is_missing = files["path"].is_null()
-    is_resized = pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
-    first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
+    first = pc.index(pc.or_(is_missing, _is_resized(files, listed)), True).as_py()
     if first < 0:
         return None
     [path] = listed.slice(first, first + 1).paths

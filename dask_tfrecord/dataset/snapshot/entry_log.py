@@ -1,6 +1,5 @@
-"""Define the entries of a version: its data files, which are read when they are first needed."""
+"""Define the entries of a version: its data files, and their totals."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,30 +16,14 @@ class Totals(NamedTuple):
     records: int
     bytes: int
 
-    @classmethod
-    def of(cls, files: FileList) -> "Totals":
-        return cls(len(files), *(pc.sum(files[name]).as_py() or 0 for name in ("records", "bytes")))
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EntryLog:
-    """The entries of a version.
+    """The entries of a version, in the order in which its writes added them."""
 
-    Attributes
-    ----------
-    source : FileList or callable
-        The entries, or a function that reads them.
-    known : Totals, optional
-        The totals that the version stores, or None to compute them.
-    """
-
-    source: FileList | Callable[[], FileList]
-    known: Totals | None = None
-
-    @cached_property
-    def files(self) -> FileList:
-        return self.source if isinstance(self.source, FileList) else self.source()
+    files: FileList
 
     @cached_property
     def totals(self) -> Totals:
-        return self.known or Totals.of(self.files)
+        sums = (pc.sum(self.files[name]).as_py() or 0 for name in ("records", "bytes"))
+        return Totals(len(self.files), *sums)

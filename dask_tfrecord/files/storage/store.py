@@ -109,9 +109,9 @@ class Store(Location, ABC):
         """List all files below a directory in one listing. Return None if this would not save requests."""
         return None
 
-    def list_visible(self) -> "FoundFiles":
+    def list_visible(self) -> FoundFiles:
         """List all files that readers see in one listing."""
-        return VisibleFiles(self, self.find_everything(self.root))
+        return self.list_at_once() or VisibleFiles(self, self.find_everything(self.root))
 
     # -- Writing ---------------------------------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class LocalStore(RenamingStore):
     def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
         return without_duplicates(LinkFollowingDisk().find(path, withdirs=with_hidden, detail=True))
 
-    def list_visible(self) -> "FoundFiles":
+    def list_visible(self) -> FoundFiles:
         disk = LinkFollowingDisk()
         found = disk.find(self.root, withdirs=True, detail=True)
         return VisibleFiles(self, without_duplicates(found), disk.links)
@@ -629,11 +629,8 @@ class UploadingStore(Store):
             alone += together
         self.for_each(self.remove_file, alone)
 
-    def list_at_once(self, directory: str = "") -> "FoundFiles":
+    def list_at_once(self, directory: str = "") -> FoundFiles:
         return FoundFiles(self, directory)
-
-    def list_visible(self) -> "FoundFiles":
-        return FoundFiles(self)
 
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
         if not expected.is_read_at_once:
