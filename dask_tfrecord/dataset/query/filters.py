@@ -437,8 +437,8 @@ def meant_conditions(filters: Any) -> list[tuple[str, str, Any]] | None:
         # `=` and `<>` are operators of SQL.
         text = re.sub(r"(?<![<>=!])=(?!=)", "==", filters.replace("<>", "!="))
         body = ast.parse(text.strip(), mode="eval").body
-        is_joined = isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And)
-        return [_comparison(part) for part in (body.values if is_joined else [body])]  # type: ignore[attr-defined]  # mypy does not follow `is_joined`
+        parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
+        return [_comparison(part) for part in parts]
     except (SyntaxError, ValueError):
         return None
 
