@@ -38,10 +38,7 @@ class Maintenance(OpenedPath):
     def check(self) -> pd.DataFrame:
         """List the files once, and report how they differ from the newest version of the dataset.
 
-        `check` opens no data file, and changes nothing. Reads do not list the files: they trust the snapshot,
-        and a read of a missing file raises in the task that reads it. Call `check` to find missing files
-        before that, or `verify` to also read the content of all files. On a local disk, reads of a dataset
-        with at most 1,000 files check the files first.
+        `check` opens no data file, and changes nothing. Call `verify` to also read the content of all files.
 
         Returns
         -------
