@@ -142,9 +142,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     original, read_at_once = Store.open, RecordFile.read_stored
 
     @contextmanager
-    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
+    def opening(self: Store, path: str, *args: Any, **options: Any) -> Iterator[Any]:
         found.append(path)
-        with original(self, path, *args) as source:
+        with original(self, path, *args, **options) as source:
             yield source
 
     def reading(self: RecordFile, buffer: memoryview) -> memoryview | None:

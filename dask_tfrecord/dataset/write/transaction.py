@@ -50,8 +50,8 @@ from dask_tfrecord.dataset.write.operations import Change, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.file_list import VERSION, FileList
-from dask_tfrecord.files.storage.location import stamp_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import hide, is_full, secrets_of

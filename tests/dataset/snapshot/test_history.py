@@ -2,8 +2,8 @@
 
 Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
 
-Modules: dataset.snapshot.versions, dataset.snapshot.visibility, dataset.write.transaction,
-dataset.snapshot.stored_files.
+Modules: dataset.snapshot.versions, dataset.snapshot.check, dataset.snapshot.moved_files,
+dataset.write.transaction, dataset.snapshot.stored_files.
 """
 
 import json
@@ -29,7 +29,7 @@ from small_frames import by_key, collection, keyed, values
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot import model, stored_files, versions, visibility
+from dask_tfrecord.dataset.snapshot import check, model, stored_files, versions
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog, Totals
 from dask_tfrecord.dataset.snapshot.model import Snapshot, read_snapshot
 from dask_tfrecord.dataset.write import transaction
@@ -413,18 +413,19 @@ def test_a_reader_that_races_with_an_overwrite_gets_the_new_rows(
     assert calls[: after + 1] == ([3, 4] if after == 1 else [3, 1, 4])
 
 
-def test_a_reader_whose_files_an_overwrite_removes_gets_the_new_rows(
-    place: str, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_of_a_small_dataset_whose_files_an_overwrite_removes_gets_the_new_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    place = str(tmp_path / "d")
     to_tfrecord(collection(1, 2), place)
-    snapshot_files = visibility.snapshot_files
+    check_files = check.check_files
 
     def overtaken(*arguments: Any) -> Any:
         monkeypatch.undo()
         to_tfrecord(collection(9), place, overwrite=True)
-        return snapshot_files(*arguments)
+        return check_files(*arguments)
 
-    monkeypatch.setattr(visibility, "snapshot_files", overtaken)
+    monkeypatch.setattr(check, "check_files", overtaken)
     assert values(place) == [9]
 
 
