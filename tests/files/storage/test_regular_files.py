@@ -143,7 +143,7 @@ def test_a_directory_of_kept_files_that_is_a_loop_of_links_raises(root: Path) ->
     kept = root / "_tfrecord" / "kept"
     kept.rename(root.parent / "kept")
     kept.symlink_to("kept")
-    with pytest.raises(TFRecordError, match=r"kept: the links lead in a loop"):
+    with pytest.raises(TFRecordError, match=r"kept.*: the links lead in a loop"):
         numbers(root, version=1)
     assert numbers(root) == [1, 2]
 
