@@ -25,10 +25,12 @@ import pyarrow as pa
 from aiobotocore.client import AioBaseClient
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import to_parquet
+from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.store import Store
 
 from .tables import scaled
 
@@ -174,8 +176,8 @@ def describe(path: str, files: int) -> None:
     bounds = [np.zeros(files, np.int64), first, first + ROWS - 1]
     statistics = pa.StructArray.from_arrays(bounds, names=["nulls", "min", "max"])
     listed = listed.with_columns({"path": pa.array(paths), "statistics.id": statistics})
-    stored = to_parquet(vars(replace(snapshot, file_list=FileList(listed.rows))))
-    fsspec.filesystem("memory").pipe_file(f"{path}/{snapshot_path(1)}", stored.to_pybytes())
+    stored = encode(Store.at(path), vars(replace(snapshot, log=EntryLog(FileList(listed.rows)))))[0]
+    fsspec.filesystem("memory").pipe_file(f"{path}/{snapshot_path(1)}", stored)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.requests import existing_names
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
-from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function

@@ -31,7 +31,7 @@ from dask_tfrecord.collection.frames import arrow_to_pandas
 from dask_tfrecord.collection.scheduler import check_cluster, warn_client
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import READ, CorruptRecordWarning, located
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property

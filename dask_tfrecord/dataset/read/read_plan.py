@@ -29,9 +29,9 @@ from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, file_out
 from dask_tfrecord.dataset.read.partition import RowRanges
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
-from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import PATH_TYPE

@@ -394,10 +394,13 @@ def of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence
 @redact_errors
 def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
     """Return the newest snapshot in the root of the store, or None if the newest snapshot is damaged or
-    missing.
+    missing, or one of its lists is.
     """
     with suppress(TFRecordError):
-        return find_snapshot(store, found)
+        newest = find_snapshot(store, found)
+        if newest is not None:
+            len(newest.file_list)  # read the lists
+        return newest
     return None
 
 

@@ -17,9 +17,10 @@ from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.read.sample import take_sample
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
-from dask_tfrecord.dataset.snapshot.versions import Levels, library_version
+from dask_tfrecord.dataset.snapshot.versions import library_version
 from dask_tfrecord.dataset.snapshot.visibility import data_files
 from dask_tfrecord.dataset.write.destination import (
     files_unchanged,
@@ -88,7 +89,6 @@ def check_existing_data(
     """
     newest = open_checked(store, known=known)
     if newest is not None:
-        refuse_linked_files(store, newest.file_list)
         merged_schema(newest, schema, partitioning, index, adds_columns=adds_columns)
         # A column that the dataset has but the rows lack may have been renamed. The commit does not check for
         # columns missing from the rows, because a concurrent append may have added columns.

@@ -4,7 +4,6 @@ import errno
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -18,8 +17,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     run_of_column_file,
     snapshot_path,
 )
-from dask_tfrecord.dataset.snapshot.stored_files import listed_paths
-from dask_tfrecord.dataset.snapshot.versions import read_part, versions
+from dask_tfrecord.dataset.snapshot.versions import listed_by, versions
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_files
 from dask_tfrecord.dataset.write.transaction import finish_newest, move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
@@ -50,7 +48,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     present = list_directory(store).names
     closed = closed_column_files(store)
     # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
-    listed = _listed_files(store, versions(store))
+    listed = listed_by(store, versions(store))
     if not dry_run:
         _move_to_their_places(store, present, listed)
     removed: list[str] = []
@@ -116,18 +114,6 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 def _is_in_place(path: str) -> bool:
     directory = parent_of(path)
     return directory in ("", COLUMNS) or all("=" in name for name in directory.split("/"))
-
-
-def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
-    """Return the paths, relative to the root, of all files that one or more of the snapshots list.
-
-    The function reads no bases, because the base of each snapshot is one of the snapshots.
-    """
-    listed: set[str] = set()
-    for number in numbers:
-        with suppress(FileNotFoundError):  # an overwrite has just removed this version
-            listed.update(listed_paths(read_part(store, number).files))
-    return listed
 
 
 def last_modified(store: Store, paths: Iterable[str]) -> datetime:
