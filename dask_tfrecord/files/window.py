@@ -252,6 +252,8 @@ def open_window(
             if checksum is not None and checksum.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
+            if reader.is_restamped and not isinstance(error, FileChangedError):
+                check_content(store, file)  # if the content differs, the rewrite explains the damage
             if error.offset == 0 and (found := window.other_format()):
                 raise not_tfrecord(found).replaced(record=error.record) from None
             raise

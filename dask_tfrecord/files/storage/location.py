@@ -46,13 +46,21 @@ class FileReader:
     """Read a range of a file from start to end, and check that the file has the expected size.
 
     ``is_restamped`` is True if the file may have been rewritten, so that its content must be compared.
+    ``stream`` opens the file from its start, for a server that sends only whole files.
     """
 
     def __init__(
-        self, file: Any, expected: ExpectedFile, start: int, stop: int | None, *, is_restamped: bool = False
+        self,
+        file: Any,
+        expected: ExpectedFile,
+        start: int,
+        stop: int | None,
+        *,
+        is_restamped: bool = False,
+        stream: Callable[[], Any] | None = None,
     ) -> None:
         self.is_restamped = is_restamped
-        self._file = file
+        self._file, self._stream = file, stream
         self._expected = expected
         self._position = start
         self._stop = stop
@@ -91,7 +99,7 @@ class FileReader:
             if wanted == 0:
                 return 0
             try:
-                count = self._read(view if wanted is None else view[:wanted], wanted)
+                count = self._read_or_stream(view if wanted is None else view[:wanted], wanted)
             except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
                 self._expected.explain(error)
             self._position += count
@@ -101,6 +109,17 @@ class FileReader:
         count = min(len(view), len(self._ahead))
         view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
         return count
+
+    def _read_or_stream(self, view: memoryview, wanted: int | None) -> int:
+        try:
+            return self._read(view, wanted)
+        except ValueError:  # the server sends no ranges
+            if self._stream is None:
+                raise
+            self._file, self._stream, left = self._stream(), None, self._position
+            while left and (data := self._file.read(min(left, REQUEST_BYTES))):
+                left -= len(data)
+            return self._read(view, wanted)
 
     def _read(self, view: memoryview, wanted: int | None) -> int:
         """Read the next bytes into ``view``, or into `_ahead` if the file sends a request for each read."""
@@ -442,7 +461,13 @@ class Location:
             expected.explain(error)
         if is_restamped := expected.is_restamped(now):
             expected = replace(expected, stamp="")  # later failures have another cause
-        return FileReader(file, expected, start, stop, is_restamped=is_restamped)
+        # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
+        can_stream = self.version is not None and "http" in protocols_of(self.fs)
+        stream = partial(self._open_stream, stack, path) if can_stream else None
+        return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
+
+    def _open_stream(self, stack: ExitStack, path: str) -> Any:
+        return stack.enter_context(self.fs.open(path, "rb", block_size=0))
 
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
         """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
@@ -501,6 +526,11 @@ class Location:
         for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
             if isinstance(one, Exception):
                 raise one
+        if "http" in protocols_of(self.fs):  # a server without support for ranges sends whole files
+            found = [
+                data[start:stop] if start >= 0 and len(data) > stop - start else data
+                for data, (_, start, stop) in zip(found, ranges, strict=True)
+            ]
         return found
 
     def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
