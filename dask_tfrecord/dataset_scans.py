@@ -23,8 +23,8 @@ from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import with_known_versions
-from dask_tfrecord.dataset.snapshot.visibility import with_kept_paths
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     refuse_datasets_below,
@@ -170,7 +170,7 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that the newest snapshot lists, and report files that it does not list."""
     snapshot, compared = find_newest_files(store, snapshot)
-    store = with_kept_paths(store, snapshot.number)  # a restore may not have moved all files back yet
+    store = with_version(store, snapshot.number)  # a restore may not have moved all files back yet
     rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
     listed = dict(zip(snapshot.file_list.names, rows, strict=True))
     found = FileList.joined([compared.files.filter(pc.invert(compared.is_missing)), compared.unlisted])

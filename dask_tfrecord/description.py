@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
@@ -260,7 +259,7 @@ def _statistics(plan: ReadPlan, item: Field) -> ColumnStatistics:
         nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
         return ColumnStatistics(item.type, "directory", nulls, *_bounds(values, values))
     unknown = ColumnStatistics(item.type, feature_text(item))
-    if counts.null_count or "file_records" not in plan.files:
+    if counts.null_count or not plan.is_described:
         return unknown
     files, name = plan.files.filter(pc.greater(counts, 0)), statistics_name(item.name)
     if name not in files or files[name].null_count:
@@ -271,7 +270,7 @@ def _statistics(plan: ReadPlan, item: Field) -> ColumnStatistics:
     if "min_length" in known:
         shortest, longest = _bounds(known["min_length"], known["max_length"])
         return described._replace(min_length=shortest, max_length=longest)
-    has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["file_records"]))
+    has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["records"]))
     if not pc.all(has_bounds, min_count=0).as_py():
         return described
     least, greatest = _bounds(known["min"], known["max"])
@@ -298,8 +297,7 @@ _RUN_ID = re.compile(r"(?<=part-)[0-9a-f]{32}")
 
 _HEAD = ("partition", "file", "read", "data bytes", "column bytes", "stored bytes", "rule")
 
-_BY_VALUES = "the values of the partition columns exclude all rows"
-_BY_STATISTICS = "the statistics in the snapshot exclude all rows"
+_RULE = "the partition values or the statistics in the snapshot exclude all rows"
 
 
 @public_function
@@ -325,7 +323,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     TFRecordError
         If the argument is not a Dask collection.
     FileChangedError
-        If a file has changed since the read was planned.
+        If a file of another tool, of which a column file would be read, has another size or is missing.
 
     Examples
     --------
@@ -347,7 +345,6 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
     for plan, numbers, parts in planned_reads(collection.expr):
-        plan.is_unchanged(chain.from_iterable(numbers))  # this call raises an error if a file has changed
         title = f"{plan.store.public()}: explain"
         # If a read has only one task, explain the read in this process.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
@@ -367,20 +364,14 @@ def _left_out(
     files, size = plan.left_out
     if files:
         root = plan.store.public(plan.store.join(""))
-        yield SplitReport(f"{root}({counted(files, 'file')})", "left out", _BY_VALUES, size, files=files)
-    first = plan.pruned_files.paths
-    for path, stored in zip(first, plan.pruned_files["bytes"].to_pylist(), strict=True):
-        yield SplitReport(plan.store.public(path), "left out", _BY_STATISTICS, stored or 0)
+        yield SplitReport(f"{root}({counted(files, 'file')})", "left out", _RULE, size, files=files)
     for of_task, partitions in zip(numbers, parts, strict=True):
         for number, partition in zip(of_task, partitions, strict=True):
             kept = {(split.file.path, split.start) for split in partition.splits}
-            pruned = partition.pruned_files
-            checked = set() if pruned is None else {*pruned.paths}
             for split in plan.partitions[number]:
-                path = split.file.path
-                if (path, split.start) not in kept:
-                    rule = _BY_STATISTICS if path in checked else _BY_VALUES
-                    yield SplitReport(plan.store.public(path), "left out", rule, split.stored_bytes)
+                if (split.file.path, split.start) not in kept:
+                    path = plan.store.public(split.file.path)
+                    yield SplitReport(path, "left out", _RULE, split.stored_bytes)
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,9 +17,10 @@ from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.read.schema_sources import tfds_schema, tfmd_schema
+from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
+from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.names import record_exports
-from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance, literal
 from dask_tfrecord.files.entry import FileEntry
@@ -60,8 +61,8 @@ def export(store: Store, format: Format) -> list[str]:
     """Write files for another library beside the data files, as `Dataset.export` describes."""
     # Without this call, the completion of an interrupted overwrite would remove the exported files.
     finish_newest(store)
-    newest = newest_snapshot(store)  # This call raises an error if data files are missing.
-    snapshot = newest[0] if newest else open_version(store, None)
+    snapshot = open_checked(store) or open_version(store, None)
+    store = with_version(store, snapshot.number)
     if format == "idx":
         names = _write_indexes(store, snapshot)
     else:

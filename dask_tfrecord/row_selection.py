@@ -18,7 +18,6 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import TFRecordError, literal
 from dask_tfrecord.files.splits import Partitions
-from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.fields import Schema
 
@@ -58,7 +57,6 @@ class NumberedRows:
     """
 
     def __init__(self, plan: ReadPlan, schema: Schema) -> None:
-        check_unchanged(plan.store, plan.pruned_files)
         plan = _one_split_each(plan)
         skips = plan.options.damage.skips
         counts = pc.fill_null(plan.files["records"], -1).to_numpy().copy()
@@ -123,7 +121,6 @@ class NumberedRows:
             )
         predicate = parse_filters(filters, self.plan.schema)
         plan = replace(self.plan, filters=predicate)
-        check_unchanged(plan.store, plan.files.distinct())
         outcomes, partition = plan.outcomes(predicate), plan.partitioner(self.schema.select([]))
         counts, is_undecided = np.diff(self.starts), outcomes.true & ~outcomes.only_true
         parts = [

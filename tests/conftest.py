@@ -14,9 +14,10 @@ import dask
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
+from list_rules import RULES
 from strides import IS_FULL, IS_QUICK
 
-from dask_tfrecord.dataset.snapshot import stored_files
+from dask_tfrecord.dataset.snapshot import entry_log
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.storage.store import Store
 
@@ -122,8 +123,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=["full", "delta"])
 def appended_snapshots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let every append store a full snapshot, or only the files that it adds to its base."""
-    monkeypatch.setattr(stored_files, "DELTA_PART", 0.0 if request.param == "full" else 1e9)
+    """Let every append store all entries again, or only those that it adds."""
+    monkeypatch.setattr(entry_log, "_kept_lists", RULES[request.param])
     return request.param
 
 
@@ -142,9 +143,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     original, read_at_once = Store.open, RecordFile.read_stored
 
     @contextmanager
-    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
+    def opening(self: Store, path: str, *args: Any, **options: Any) -> Iterator[Any]:
         found.append(path)
-        with original(self, path, *args) as source:
+        with original(self, path, *args, **options) as source:
             yield source
 
     def reading(self: RecordFile, buffer: memoryview) -> memoryview | None:

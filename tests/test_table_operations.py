@@ -18,6 +18,7 @@ import operations
 import pandas as pd
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
+from list_rules import RULES
 from small_frames import by_key, collection, keyed, values
 
 import dask_tfrecord
@@ -33,7 +34,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.snapshot import stored_files
+from dask_tfrecord.dataset.snapshot import entry_log
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.listing import list_directory
@@ -392,7 +393,7 @@ def test_the_files_of_expired_versions_stay_for_the_grace_period(place: str) -> 
     assert sorted(Store.at(place).names("_tfrecord")) == [f"0000000{n}.parquet" for n in (4, 5, 6, 7)]
 
 
-def test_an_append_to_an_expired_base_keeps_the_base(tmp_path: Path) -> None:
+def test_expired_versions_whose_lists_are_needed_keep_their_files(tmp_path: Path) -> None:
     to_tfrecord(collection(*range(30), npartitions=30), tmp_path)
     for n in (30, 31, 32):
         to_tfrecord(collection(n, npartitions=1), tmp_path, append=True)
@@ -401,7 +402,7 @@ def test_an_append_to_an_expired_base_keeps_the_base(tmp_path: Path) -> None:
     assert rows(tmp_path) == [*range(34)]
     assert history(tmp_path) == [4, 5, 6]
     names = sorted(path.name for path in tmp_path.glob("_tfrecord/*.parquet"))
-    assert names == [f"0000000{n}.parquet" for n in (1, 4, 5, 6)]
+    assert names == [f"0000000{n}.parquet" for n in range(1, 7)]
 
 
 def age(place: Path, version: int, hours: float) -> None:
@@ -541,12 +542,12 @@ def with_versions(root: Path) -> None:
     assert (root / "_tfrecord/kept").exists()
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e9], ids=["full snapshots", "bases"])
+@pytest.mark.parametrize("lists", ["full", "delta"])
 def test_expire_frees_space_on_a_full_disk(
-    tmp_path: Path, full_disk: Any, monkeypatch: pytest.MonkeyPatch, delta: float
+    tmp_path: Path, full_disk: Any, monkeypatch: pytest.MonkeyPatch, lists: str
 ) -> None:
     """Nothing can be created until a file of an older version is removed."""
-    monkeypatch.setattr(stored_files, "DELTA_PART", delta)
+    monkeypatch.setattr(entry_log, "_kept_lists", RULES[lists])
     with_versions(tmp_path)
     before = sorted(values(tmp_path))
     full_disk(lambda: (tmp_path / "_tfrecord/kept").exists())

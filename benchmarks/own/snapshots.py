@@ -28,7 +28,9 @@ import dask_tfrecord
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import to_parquet
+from dask_tfrecord.dataset.snapshot.versions import encode
+from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.store import Store
 
 from .tables import scaled
 
@@ -173,14 +175,9 @@ def describe(path: str, files: int) -> None:
     paths = [f"k={k}/{start}-{n:07d}{end}" for n, k in enumerate(key.tolist())]
     bounds = [np.zeros(files, np.int64), first, first + ROWS - 1]
     statistics = pa.StructArray.from_arrays(bounds, names=["nulls", "min", "max"])
-    listed = listed.with_columns({"path": pa.array(paths).cast(pa.binary()), "statistics.id": statistics})
-    stored = to_parquet(vars(replace(snapshot, log=EntryLog(listed))))
-    memory = fsspec.filesystem("memory")
-    root = memory._strip_protocol(path)
-    contents = [memory.store[f"{root}/{name}"] for name in snapshot.file_list.names]
-    memory.store.update((f"{root}/{name}", contents[k]) for name, k in zip(paths, key.tolist(), strict=True))
-    memory.rm([f"{root}/{name}" for name in snapshot.file_list.names])
-    memory.pipe_file(f"{path}/{snapshot_path(1)}", stored.to_pybytes())
+    listed = listed.with_columns({"path": pa.array(paths), "statistics.id": statistics})
+    stored = encode(Store.at(path), vars(replace(snapshot, log=EntryLog(FileList(listed.rows)))))[0]
+    fsspec.filesystem("memory").pipe_file(f"{path}/{snapshot_path(1)}", stored)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.requests import existing_names
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
-from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function
@@ -300,8 +300,9 @@ def read_tfrecord(
         If the path matches no file, if a link is broken, or if the dataset does not have the requested
         ``version``.
     FileChangedError
-        If a file has changed since the snapshot was stored. Reading a partition raises if one of its files
-        was replaced or removed after the read was planned.
+        If a file of the dataset is missing or has another size (checked on a local disk, for at most 1,000
+        files). Computing a partition raises if one of its files is missing, has another size or other
+        content, or was removed by a write after the read was planned.
     CorruptRecordError
         If a sampled record is damaged. Damage to any other record raises when the partition of that record is
         read.

@@ -39,7 +39,6 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.feed.record_buffers import RecordDecoder
 from dask_tfrecord.files.record_file import RecordFile, Records
-from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.public_functions import calling
@@ -217,7 +216,6 @@ class DatasetSource:
         ``allocate`` returns memory for the records.
         """
         partition = self._partition(piece)
-        check_unchanged(partition.store, partition.pruned_files or ())
         try:
             files = (RecordFile(partition.store, split, partition.options) for split in partition.splits)
             blocks = [file.records(allocate) for file in files]

@@ -21,6 +21,7 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.row_selection import Numbers
 from dask_tfrecord.schema.fields import Schema
@@ -91,8 +92,8 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
         The value None means that the split is read as a block.
         """
-        store, path = dataset.store, group[0].file.path
-        mapped = store.map_file(path)
+        store = dataset.store
+        mapped = _map(store, group[0].file)
         data = memoryview(mapped or b"")
         if dataset.options.compression not in ("infer", None) or detect(bytes(data[:HEADER_BYTES])):
             return [None] * len(group)
@@ -113,6 +114,14 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
             rows = sum(len(one) - 1 for one in found if one is not None)
             progress.add(Report("", 1, 1, index, len(groups), rows, 0))
     return units
+
+
+def _map(store: Store, file: FileInfo) -> pa.Buffer | None:
+    """Map a local file into memory. Raise FileChangedError if its size is not the expected size."""
+    mapped = store.map_file(file.path)
+    if mapped is not None and file.size not in (None, mapped.size):
+        raise store.resized(file.path, file.size or 0, f"{mapped.size:,}")
+    return mapped
 
 
 def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
@@ -257,10 +266,10 @@ class RecordBuffers:
 
     def _mapped(self, store: Store, unit: int) -> pa.Buffer | None:
         """Return the memory-mapped file of a `Unit`, or None if the file is remote."""
-        path = self._splits[unit].file.path
-        if path not in self._maps and (mapped := store.map_file(path)) is not None:
-            self._maps.setdefault(path, mapped)
-        return self._maps.get(path)
+        file = self._splits[unit].file
+        if file.path not in self._maps and (mapped := _map(store, file)) is not None:
+            self._maps.setdefault(file.path, mapped)
+        return self._maps.get(file.path)
 
     def _kept_block(self, unit: int) -> Records | None:
         with self._lock:

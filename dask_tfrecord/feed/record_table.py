@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack, get_args, overload
 
 import numpy as np
@@ -45,7 +46,8 @@ from dask_tfrecord.feed.record_buffers import (
 )
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import PathLike, check_unchanged
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.window import check_file
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
 
@@ -146,8 +148,8 @@ class RecordTable:
 
     If column files contain all columns of the table, and the columns take at most 64 MiB of memory, the table
     reads the columns when it is opened, and keeps them in memory. With columns in memory, reading a record
-    does not open a data file: the table only checks that the data files are unchanged. A pickled table with
-    columns in memory contains the columns instead of the record offsets.
+    does not open a data file: the table only checks that the data files of other tools are unchanged. A
+    pickled table with columns in memory contains the columns instead of the record offsets.
 
     Examples
     --------
@@ -275,16 +277,14 @@ class RecordTable:
         TFRecordError
             If ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
-            If a file was rewritten after the table was opened.
+            If a file of another tool was rewritten, or a file that must be read was removed.
         """
         numbers = self._rows.numbers(indices)
         if self._dataset.options.damage.skips:
-            self._check_unchanged([])
+            self._check_files([])
             return as_batch(self._rows.read(numbers), self.schema)
         if self._columns is not None:
-            self._check_unchanged(
-                np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1).tolist()
-            )
+            self._check_files(np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1).tolist())
             return self._columns.take(pa.array(numbers))
         return self._read(numbers) if numbers.size else self._schema.no_rows()
 
@@ -423,7 +423,7 @@ class RecordTable:
             return self.batch([index])
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1
-        self._check_unchanged([unit])
+        self._check_files([unit])
         [((data, offsets), [at])] = self._buffers.find(
             self._dataset, [(unit, np.array([row - self._firsts[unit]]))]
         )
@@ -441,7 +441,7 @@ class RecordTable:
                 units[starts].tolist(), starts, [*starts[1:], len(rows)], strict=True
             )
         ]
-        self._check_unchanged([unit for unit, _ in groups])
+        self._check_files([unit for unit, _ in groups])
         found = self._buffers.find(self._dataset, groups)
         # Each row describes one record by three numbers: the index of the buffer, and the start and the end
         # of the record's frame.
@@ -478,9 +478,13 @@ class RecordTable:
         path = self._dataset.store.public(split.file.path)
         return locate_error(error.replaced(record=0, offset=None), path, record)
 
-    def _check_unchanged(self, units: Sequence[int]) -> None:
+    def _check_files(self, units: Sequence[int]) -> None:
+        """Raise FileChangedError if a file of another tool was rewritten. The files of this library never
+        change.
+        """
         self._follow_fork()
-        check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])
+        store, files = self._dataset.store, {self._splits[unit].file for unit in units}
+        store.for_each(partial(check_file, store), (file for file in files if file.stamp))
 
     def _follow_fork(self) -> None:
         """Replace what a forked process cannot share with its parent.

@@ -46,7 +46,8 @@ from dask_tfrecord.feed.feature_specs import (
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, column_to_numpy, numpy_columns
 from dask_tfrecord.feed.resume_position import State, epoch_of
 from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.listing import PathLike, check_file, check_unchanged
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.window import check_file
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
@@ -96,7 +97,6 @@ def read_files(
     """Read a dataset with TensorFlow's own reader. `interleave` parses batches in parallel."""
     if problem := unlike_tensorflow(dataset, schema):
         raise TFRecordError(f"TensorFlow's own reader cannot {problem}", KERNEL)
-    check_unchanged(dataset.store, dataset.pruned_files)
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
     if shard[1] > max(1, len(splits)):

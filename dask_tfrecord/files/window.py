@@ -5,12 +5,23 @@ The module decodes no records.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import HEADER_BYTES, Checked, Damage, Ints, crc32c_of_records, frame_size, scan
+from dask_tfrecord.codec import (
+    HEADER_BYTES,
+    Checked,
+    Damage,
+    Ints,
+    crc32c,
+    crc32c_of_records,
+    frame_size,
+    scan,
+)
 from dask_tfrecord.codec.codecs import Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.other_formats import LOOK_BYTES, OtherFormat, looks_like
 from dask_tfrecord.errors import (
@@ -25,6 +36,8 @@ from dask_tfrecord.files.damage import not_tfrecord
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.expected_files import rewritten, stamp_of
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.location import Checksum, ChecksumReader, FileReader
 from dask_tfrecord.files.storage.store import Store
 
@@ -200,12 +213,16 @@ def open_window(
     contain arbitrary bytes in place of the values of features outside ``needed``. Raise CorruptRecordError if
     the codec of the file is not the codec that the options require. On exit, raise CorruptRecordError if the
     first record is damaged and the file looks like another known format. Raise FileChangedError if the
-    CRC-32C of the whole file differs from the snapshot. With ``verify_crc=False``, the CRC-32C is computed
-    only if the stamp (such as the modification time) shows that the file may have changed.
+    CRC-32C of the whole file differs from the snapshot. With ``verify_crc=False``, and for a part of a file,
+    the CRC-32C is computed only if the stamp (such as the modification time) shows that the file may have
+    changed.
     """
     file, start, stop = split.file, split.start, split.stop
-    with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
-        checksum = Checksum() if must_verify_content(split, options) else None
+    known, ends = file.crc32c is not None, (start.offset, stop and stop.offset)
+    with store.open(file.path, file.size, *ends, file.stamp, may_be_restamped=known) as reader:
+        checksum = Checksum() if must_verify_content(split, options, reader.is_restamped) else None
+        if reader.is_restamped and checksum is None and not options.damage.skips:
+            check_content(store, file)
         head = reader.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
             codec = block_compression(split, head[:HEADER_BYTES])
@@ -235,6 +252,8 @@ def open_window(
             if checksum is not None and checksum.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
+            if reader.is_restamped and not isinstance(error, FileChangedError):
+                check_content(store, file)  # if the content differs, the rewrite explains the damage
             if error.offset == 0 and (found := window.other_format()):
                 raise not_tfrecord(found).replaced(record=error.record) from None
             raise
@@ -252,12 +271,45 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
     return view
 
 
-def must_verify_content(split: Split, options: ReadOptions) -> bool:
+def must_verify_content(split: Split, options: ReadOptions, is_restamped: bool = False) -> bool:
+    """Return True if a read of a split must compare the CRC-32C of the file with the snapshot."""
     is_whole = not split.start.offset and split.stop is None
-    # A split gets its record count from the snapshot only if the file's stamp equals the stamp in the
-    # snapshot.
-    may_differ = options.verify_crc or split.records is None
+    may_differ = options.verify_crc or is_restamped
     return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
+
+
+# A process remembers of at most this many files that their content was compared.
+_MOST_COMPARED = 1024
+
+
+def check_file(store: Store, file: FileInfo) -> None:
+    """Raise FileChangedError if a file was removed, or is not the one that the listing or snapshot describes.
+
+    If only the stamp of a file differs from the snapshot, compare the CRC-32C of its content.
+    """
+    if not store.is_restamped(file.path, file.size, file.stamp):
+        return
+    if file.crc32c is None:
+        raise rewritten(store.public(file.path))
+    check_content(store, file)
+
+
+def check_content(store: Store, file: FileInfo) -> None:
+    """Raise FileChangedError if the CRC-32C of a file differs from the snapshot. A process reads a file for
+    this comparison only once, unless the file is rewritten again.
+    """
+    if _checksum_of(store, file.path, file.size, stamp_of(store.look(file.path))) != file.crc32c:
+        raise changed_since_snapshot(store, file.path)
+
+
+@lru_cache(maxsize=_MOST_COMPARED)
+def _checksum_of(store: Store, path: str, size: int | None, stamp: str) -> int:
+    """Return the CRC-32C of the file that has ``stamp``."""
+    checksum, buffer = 0, memoryview(bytearray(WINDOW_BYTES))
+    with replace(store, checksum=None).open(path, size, stamp=stamp) as reader:
+        while count := reader.readinto(buffer):
+            checksum = crc32c(buffer[:count], checksum)
+    return checksum
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:

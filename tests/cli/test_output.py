@@ -40,6 +40,7 @@ USES: dict[str, list[list[str]]] = {
     **{command: [[], ["--json"]] for command in PRINTING},
     "count": [[], ["--json"], ["--where", "nothing == 1"]],
     "schema": [[], ["--json"], *(["--as", form] for form in ("python", "pbtxt"))],
+    "check": [[], ["--json"]],
     "cleanup": [[], ["--dry-run", "--json"]],
     "convert": [["out.jsonl", "--dry-run"], ["out.jsonl", "--dry-run", "--json"]],
     "export": [["--format", "idx"], ["--format", "tfds", "--json"]],

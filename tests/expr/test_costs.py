@@ -88,9 +88,9 @@ class Cost:
         cost, open_file, read = self, Store.open, FileReader._read
 
         @contextmanager
-        def opening(store: Store, path: str, *args: Any) -> Iterator[Any]:
+        def opening(store: Store, path: str, *args: Any, **options: Any) -> Iterator[Any]:
             cost.opened.append(path)
-            with open_file(store, path, *args) as source:
+            with open_file(store, path, *args, **options) as source:
                 yield source
 
         def reading(source: FileReader, view: memoryview, wanted: int | None) -> int:

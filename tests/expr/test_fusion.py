@@ -152,7 +152,7 @@ MASKED: dict[str, tuple[Any, int]] = {
     "two keys": (lambda ddf: ddf[ddf["key"].isin(["k03", "k60"])]["n"].sum(), 2),
     "a key and a value": (lambda ddf: ddf[(ddf["key"] < "k10") & (ddf["n"] % 2 == 0)]["n"].count(), 10),
     "all keys but one": (lambda ddf: ddf[ddf["key"] != "k07"], 69),
-    "statistics": (lambda ddf: ddf[ddf["n"] == 3], 70),
+    "statistics": (lambda ddf: ddf[ddf["n"] == 3], 4),
     "partitions": (lambda ddf: ddf[ddf["key"] == "k07"].map_partitions(len), 70),
     "cumulative": (lambda ddf: ddf[ddf["key"] == "k07"]["n"].cumsum(), 70),
     "two masks": (

@@ -307,12 +307,12 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "moment", "arguments", "has_snapshot"),
     [
-        ("replaced", "before", {"shuffle": True, "seed": 1, "shuffle_buffer": 10}, True),
+        ("replaced", "before", {"shuffle": True, "seed": 1, "shuffle_buffer": 10}, False),
         ("replaced", "during", {}, False),
         ("replaced", "after", {"shard": (1, 2)}, False),
         ("rewritten", "before", {}, False),
-        ("rewritten", "during", {"shard": (1, 2)}, True),
-        ("rewritten", "after", {"batch_mode": "drop"}, True),
+        ("rewritten", "during", {"shard": (1, 2)}, False),
+        ("rewritten", "after", {"batch_mode": "drop"}, False),
         ("cut", "before", {"shuffle": True, "seed": 1}, False),
         ("cut", "during", {"shard": (1, 2)}, True),
         ("appended to", "before", {"shard": (1, 2)}, True),

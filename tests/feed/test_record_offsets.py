@@ -105,10 +105,8 @@ def test_stored_columns_need_no_records(
     expected = RecordTable(tmp_path)[:]
     rows = [7, 300, -1, 7]
     files = [*tmp_path.rglob("part-*")]
-    for path in files:  # the size and the time are those in the snapshot
-        status = path.stat()
-        path.write_bytes(bytes(status.st_size))
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for path in files:
+        path.write_bytes(bytes(path.stat().st_size))
     table = RecordTable(tmp_path, columns=columns)
     for opened in (table, pickle.loads(pickle.dumps(table))):
         assert opened[rows].equals(expected.select(columns).take(pa.array([7, 300, len(expected) - 1, 7])))
@@ -118,10 +116,6 @@ def test_stored_columns_need_no_records(
     monkeypatch.setattr(record_table, "_KEPT_BYTES", 400)
     with pytest.raises(CorruptRecordError):  # the columns take too much memory
         _ = RecordTable(tmp_path, columns=columns)[rows]
-    for path in files:
-        os.utime(path, (1, 1))
-    with pytest.raises(FileChangedError):
-        _ = table[5]
 
 
 def test_remote_records_are_read_by_their_bytes_or_by_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +159,8 @@ def test_offsets_of_a_rewritten_file_are_not_used(tmp_path: Path) -> None:
     length = int.from_bytes(whole[:8], "little") + 16
     path.write_bytes(whole[length:] + whole[:length])  # the same size, with other offsets
     os.utime(path, (1, 1))
-    table = RecordTable(tmp_path / "a")
-    assert table[:3]["id"].to_pylist() == [1, 2, 3]
+    with pytest.raises(FileChangedError, match=r"\.add_snapshot\("):
+        _ = RecordTable(tmp_path / "a")[:3]
 
 
 def test_a_file_that_was_rewritten_after_the_table_was_made_raises(root: str) -> None:

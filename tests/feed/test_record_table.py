@@ -147,11 +147,10 @@ def test_a_damaged_length_is_skipped_and_a_value_that_does_not_fit_named(tmp_pat
     assert (caught.value.record, caught.value.feature) == (2, "x")
 
 
-def test_a_file_that_was_rewritten_raises(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_a_file_that_was_removed_raises(frame: pd.DataFrame, tmp_path: Path) -> None:
     ddf = dd.from_pandas(frame, npartitions=2)
     dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", lossy="allow")
     table = RecordTable(tmp_path / "d")
-    assert table[0]["id"] == 0
     dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", overwrite=True, lossy="allow")
     for key in (0, [0, 1]):
         why = r"removed after the dataset was listed, because .* read the dataset again"

@@ -104,9 +104,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     opening = Store.open
 
-    def noting(self: Store, path: str, size: int, start: int, stop: int, *more: Any) -> Any:
+    def noting(self: Store, path: str, size: int, start: int, stop: int, *more: Any, **options: Any) -> Any:
         found.append((start, stop))
-        return opening(self, path, size, start, stop, *more)
+        return opening(self, path, size, start, stop, *more, **options)
 
     monkeypatch.setattr(Store, "open", noting)
     monkeypatch.setattr(module, "_is_plain", lambda store, file: True)

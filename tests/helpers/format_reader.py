@@ -66,47 +66,108 @@ def versions(root: Path) -> list[int]:
     return [number for number in numbers if number >= oldest]
 
 
-def snapshot(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
-    table, metadata = parquet_file(root, number)
-    if metadata.get("base") is not None:
-        base = metadata["base"]["version"]
-        check(base < number, "the base")
-        data = (root / "_tfrecord" / f"{base:08d}.parquet").read_bytes()
-        check(oracle.crc32c(data) == metadata["base"]["crc32c"], "the CRC of the base")
-        rows, described = parquet_file(root, base)
-        check(described.get("base") is None, "a base of the base")
-        same = all(described.get(key) == metadata.get(key) for key in ("schema", "partitioning"))
-        check(same, "the columns of the base")
-        table = by_directory(pa.concat_tables([rows, table], promote_options="permissive"))
-        check(len(set(table["path"].to_pylist())) == len(table), "a path twice")
-    return table, metadata
+# The keys that the first list of a version has for it.
+COLUMNS = (
+    "schema",
+    "partitioning",
+    "order",
+    "index",
+    "columns_name",
+    "columnar",
+    "custom_metadata",
+    "partial",
+)
+
+
+def snapshot(root: Path, number: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the files of a version, in their order, and its metadata."""
+    own, metadata = parquet_file(root, number)
+    lists = []
+    for version, run, count in metadata.get("lists", []):
+        rows, head = parquet_file(root, version)
+        check(version < number and head["run"].startswith(run) and len(rows) == count, "the older list")
+        check(bool(lists) == bool(head.get("lists")), "the first list")
+        lists.append((version, rows, head))
+    if lists and "schema" not in metadata:
+        metadata |= {key: lists[0][2][key] for key in COLUMNS if key in lists[0][2]}
+    files: dict[str, dict[str, Any]] = {}
+    for version, rows, head in [*lists, (number, own, metadata)]:
+        added = len(rows) - head.get("removed", 0)
+        for row in rows[added:]:
+            check(row["path"] in files, "a removed file")
+            del files[row["path"]]
+        for at, row in enumerate(rows[:added]):
+            check(row["path"] not in files, "a path twice")
+            place = head["next_place"] - (added - at) * 1048576
+            files[row["path"]] = completed(row, head["compression"], {"place": place, "version": version})
+    keys = schema_of(metadata["partitioning"])[0].names if metadata.get("partitioning") else []
+
+    def order(row: dict[str, Any]) -> list[Any]:
+        return [*(rank for key in keys for rank in ranks(row["partition"][key])), row["place"]]
+
+    found = sorted(files.values(), key=order)
+    for total, values in (("files", [1] * len(found)), ("records", None), ("bytes", None)):
+        check(metadata[total] == sum(values or [row[total] for row in found]), f"the {total}")
+    return found, metadata
+
+
+def ranks(value: Any) -> list[Any]:
+    """Return keys that sort null last and text by its bytes."""
+    value = value.encode() if isinstance(value, str) else value
+    return [value is None, 0 if value is None else value]
+
+
+def completed(row: dict[str, Any], compression: str | None, usual: dict[str, Any]) -> dict[str, Any]:
+    """Add what a list may leave out."""
+    row = {**row, **{key: value for key, value in usual.items() if row.get(key) is None}}
+    row.setdefault("codec", compression or "none")
+    if "blocks" not in row:
+        start = {"gzip": 10, "zlib": 2}.get(row["codec"], 0)
+        has_block = row["records"] > 0 and row["codec"] is not None
+        row["blocks"] = [{"offset": start, "content": 0, "record": 0}] * has_block
+    row["statistics"] = {
+        name: complete_statistics(one) for name, one in (row.get("statistics") or {}).items() if one
+    }
+    return row
+
+
+def complete_statistics(facts: dict[str, Any]) -> dict[str, Any]:
+    facts = {"nulls": 0, **facts}
+    for low, high in (("min", "max"), ("min_length", "max_length")):
+        if low in facts:
+            facts.setdefault(high, facts[low])
+    return facts
 
 
 def place(root: Path, path: str) -> Path:
     return root / path if (root / path).exists() else root / "_tfrecord" / "kept" / path
 
 
-def by_directory(table: pa.Table) -> pa.Table:
-    directories = [path.rpartition("/")[0] for path in table["path"].to_pylist()]
-    first = {one: at for at, one in reversed(list(enumerate(directories)))}
-    return table.take(sorted(range(len(table)), key=lambda at: first[directories[at]]))
-
-
-def parquet_file(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
+def parquet_file(root: Path, number: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows and the metadata of a snapshot's file."""
     path = root / "_tfrecord" / f"{number:08d}.parquet"
     table = pq.read_table(path, page_checksum_verification=True)
     metadata = json.loads(table.schema.metadata[b"dask_tfrecord"], object_pairs_hook=unique)
-    check(metadata["format_version"] in [1] and "forms" not in metadata["schema"], "the format version")
-    for row in table.to_pylist():
+    known = metadata.get("schema", {})
+    check(metadata["format_version"] in [1] and "forms" not in known, "the format version")
+    rows = table.to_pylist()
+    for row in rows[: len(rows) - metadata.get("removed", 0)]:
         parts = row["path"].split("/")
         inside = not any(part in ("", ".", "..") for part in parts)
         check(inside and not re.search(r"[\\\0]|::|^\w+:", row["path"]), "a path inside the root")
-        check(row["bytes"] >= 0 and row["records"] >= 0, "sizes")
+        check(row["bytes"] >= 0 and row["records"] >= 0 and row.get("place", 0) >= 0, "sizes")
         for name in ("offset", "content", "record"):
-            starts = [block[name] for block in row["blocks"]]
+            starts = [block[name] for block in row.get("blocks", [])]
             check(starts == sorted(set(starts)), "ascending blocks")
-    check(len(set(table["path"].to_pylist())) == len(table), "a path twice")
-    return table, metadata
+    return rows, metadata
+
+
+def known_commits(root: Path, number: int) -> list[str]:
+    """Return the ids of the runs that a version knows, the newest last."""
+    versions = [*(one[0] for one in parquet_file(root, number)[1].get("lists", [])), number]
+    heads = [parquet_file(root, version)[1] for version in versions]
+    merged = ([one if isinstance(one, str) else one[0] for one in head.get("merged", [])] for head in heads)
+    return [run for head, runs in zip(heads, merged, strict=True) for run in [*runs, head["run"]]]
 
 
 def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:
@@ -120,16 +181,16 @@ def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:
 
 
 def check_directory(
-    root: Path, table: pa.Table, metadata: dict[str, Any], *, is_newest: bool = True
+    root: Path, files: list[dict[str, Any]], number: int, *, is_newest: bool = True
 ) -> list[str]:
     """Return the unlisted files that a reader must ignore; raise for any other unlisted file."""
-    listed = dict(zip(table["path"].to_pylist(), table["bytes"].to_pylist(), strict=True))
+    listed = {row["path"]: row["bytes"] for row in files}
     for path, size in listed.items():
         check(place(root, path).stat().st_size == size, f"the size of {path}")
     found = [str(PurePosixPath(path.relative_to(root))) for path in root.rglob("*") if path.is_file()]
     visible = [path for path in found if not any(map(is_hidden, path.split("/")))]
     others = [path for path in visible if path not in listed]
-    runs = [metadata["run"], *metadata.get("ancestors", [])]
+    runs = known_commits(root, number)
     names = ("replaced.json", "kept.json")
     notes = [root / "_tfrecord" / "staging" / run / name for run in runs for name in names]
     replaced = [path for note in notes if note.exists() for path in json.loads(note.read_bytes())]
@@ -266,11 +327,11 @@ def flat(values: list[Any], type_: pa.DataType, kind: str) -> pa.Array:
 
 def check_statistics(row: dict[str, Any], table: pa.Table) -> int:
     """Compare the statistics of one file with its rows; returns the number of columns that have some."""
-    known = {name: one for name, one in (row.get("statistics") or {}).items() if one}
+    known = row["statistics"]
     for name, facts in known.items():
         values = table[name]
         check(facts["nulls"] == values.null_count, f"the nulls of {name}")
-        if "min" in facts:
+        if not pa.types.is_list(values.type):
             if pa.types.is_floating(values.type):
                 values = pc.if_else(pc.is_nan(values), None, values)
             least, greatest = pc.min_max(values.drop_null()).as_py().values()
@@ -289,11 +350,11 @@ def read(root: Path, out: Path, version: int | None = None) -> dict[str, Any]:
     check(number in kept, "a version of the dataset")
     listed, metadata = snapshot(root, number)
     schema, known = schema_of(metadata["schema"])
-    ignored = check_directory(root, listed, metadata, is_newest=number == kept[-1])
+    ignored = check_directory(root, listed, number, is_newest=number == kept[-1])
     columns = metadata["schema"]["columns"]
     partitions = schema_of(metadata["partitioning"])[0] if metadata.get("partitioning") else pa.schema([])
     tables, blocks, statistics = [], 0, 0
-    for row in listed.to_pylist():
+    for row in listed:
         data = place(root, row["path"]).read_bytes()
         check(oracle.crc32c(data) == row["crc32c"], "the CRC of a file")
         content = whole(data)
@@ -328,6 +389,8 @@ def read(root: Path, out: Path, version: int | None = None) -> dict[str, Any]:
         writer.write_table(table)
     return {
         "number": number,
+        "lists": len(metadata.get("lists", [])) + 1,
+        "commits": known_commits(root, number),
         "versions": kept,
         "files": len(listed),
         "blocks": blocks,
@@ -348,7 +411,7 @@ def append(root: Path, numbers: list[int]) -> dict[str, Any]:
     staged.write_bytes(data)
     os.rename(staged, root / path)
     number = versions(root)[-1]
-    table, metadata = snapshot(root, number)
+    rows, metadata = parquet_file(root, number)
     row = {
         "path": path,
         "bytes": len(data),
@@ -356,12 +419,15 @@ def append(root: Path, numbers: list[int]) -> dict[str, Any]:
         "crc32c": oracle.crc32c(data),
         "blocks": [],
     }
-    added = pa.Table.from_pylist([row], table.schema)
-    ancestors = [*metadata.get("ancestors", []), metadata["run"]][-100:]
-    metadata.update(run=run, library="another", compression=None, ancestors=ancestors)
-    metadata.update(mode="append", created=None)
-    metadata.pop("base", None)
-    table = pa.concat_tables([table, added])
+    types = {"path": pa.string(), "bytes": pa.int64(), "records": pa.int64(), "crc32c": pa.uint32()}
+    block = pa.struct([("offset", pa.int64()), ("content", pa.int64()), ("record", pa.int64())])
+    table = pa.Table.from_pylist([row], pa.schema({**types, "blocks": pa.list_(block)}))
+    metadata["lists"] = [*metadata.get("lists", []), [number, metadata["run"][:8], len(rows)]]
+    metadata |= {"files": metadata["files"] + 1, "records": metadata["records"] + len(numbers)}
+    metadata |= {"bytes": metadata["bytes"] + len(data), "next_place": metadata["next_place"] + 1048576}
+    metadata |= {"run": run, "library": "another", "compression": None, "mode": "append", "created": None}
+    for key in ("removed", "merged", "details", "write_id"):
+        metadata.pop(key, None)
     table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()})
     pq.write_table(table, staged.parent / "snapshot", write_page_checksum=True)
     os.link(staged.parent / "snapshot", root / "_tfrecord" / f"{number + 1:08d}.parquet")

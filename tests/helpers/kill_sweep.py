@@ -23,10 +23,10 @@ import operations
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from list_rules import set_rule
 
 import dask_tfrecord
 from dask_tfrecord.dataset.shuffle import table_stream
-from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
@@ -52,12 +52,13 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "compact": operations.compact,
     # Some files lose all rows, others some.
     "delete": lambda place: dask_tfrecord.open_dataset(place).delete([("n", "in", [1, 2, 4, 5, 6])]),
-    "restore": lambda place: dask_tfrecord.open_dataset(place).restore(
-        1 if stored_files.DELTA_PART < 1 else 2
-    ),
+    "restore": lambda place: dask_tfrecord.open_dataset(place).restore(1 if SNAPSHOTS[0] == "full" else 2),
     "expire": lambda place: dask_tfrecord.open_dataset(place).expire(versions=1, grace="0s"),
     "repair": operations.repair,
 }
+
+# The rule for lists that is in force.
+SNAPSHOTS = ["full"]
 
 # What `read` returns if a file is missing.
 MISSING = [-1]
@@ -80,12 +81,12 @@ def prepare(mode: str, place: Path) -> None:
         return
     options: dict[str, Any] = {"partition_on": "key"} if mode == "partitions" else {}
     options |= {"columnar": ["n"]} if mode in COLUMNS else {}
-    if stored_files.DELTA_PART > 1:
+    if SNAPSHOTS[0] == "delta":
         dask_tfrecord.to_tfrecord(rows(*range(3)), place, **options)
         dask_tfrecord.to_tfrecord(rows(*range(3, 7)), place, append=True, **options)
         metadata = pq.read_metadata(place / "_tfrecord" / "00000002.parquet").metadata
-        if b'"base"' not in metadata[b"dask_tfrecord"]:
-            raise RuntimeError("the snapshot has no base")
+        if b'"lists"' not in metadata[b"dask_tfrecord"]:
+            raise RuntimeError("the snapshot has no older list")
     else:
         dask_tfrecord.to_tfrecord(rows(*range(7)), place, **options)
     if mode in ("restore", "expire"):
@@ -223,7 +224,8 @@ if __name__ == "__main__":
     with dask.config.set(scheduler="sync"):
         for line in sys.stdin:
             mode, directory, snapshots, stride = json.loads(line)
-            stored_files.DELTA_PART = {"full": 0.0, "delta": 1e9}[snapshots]
+            set_rule(snapshots)
+            SNAPSHOTS[:] = [snapshots]
             try:
                 answer = sweep(mode, Path(directory), stride)
             except Exception:

@@ -6,6 +6,7 @@ Modules: dataset.snapshot.versions, dataset.write.operations, files.file_writer.
 import base64
 import datetime
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,7 +113,7 @@ def test_rows_blocks_checksums_statistics_and_schema(tmp_path: Path, compression
     assert reported["blocks"] > 4
     assert reported["statistics"] == 2 * table.num_columns
     assert reported["custom_metadata"] == {"who": "me"}
-    metadata = pq.read_schema(tmp_path / "a" / "_tfrecord" / "00000001.parquet").metadata
+    metadata = pq.read_metadata(tmp_path / "a" / "_tfrecord" / "00000001.parquet").metadata
     stored = json.loads(metadata[b"dask_tfrecord"])["schema"]["arrow"]
     assert pa.ipc.open_stream(base64.b64decode(stored)).schema.equals(table.schema)
 
@@ -189,10 +190,37 @@ def test_appended_and_overwritten_datasets(tmp_path: Path) -> None:
     found, reported = read(tmp_path / "a")
     assert found.equals(table)
     assert (reported["number"], reported["files"]) == (2, 4)
+    runs = open_dataset(tmp_path / "a").history()["run"].tolist()
     to_tfrecord(collection(table.slice(7, 3)), tmp_path / "a", overwrite=True)
     found, reported = read(tmp_path / "a")
     assert found["n"].to_pylist() == [7, 8, 9]
-    assert reported["number"] == 3
+    assert (reported["number"], reported["lists"]) == (3, 1)
+    assert reported["commits"] == [*runs, Snapshot.open(tmp_path / "a").run]
+
+
+@pytest.mark.parametrize("keys", [None, "key"])
+def test_changed_and_merged_lists(tmp_path: Path, keys: str | None) -> None:
+    """Small writes, which store what they change: each version has the rows and the order of the library."""
+    root, keeping, choose = tmp_path / "a", {"keep_versions": True}, random.Random(3)
+    for number in range(0, 60, 10):
+        table = pa.table({"n": range(number, number + 10), "key": ["b", None, "", "é", "a"] * 2})
+        to_tfrecord(
+            collection(table), root, append=True, partition_on=keys, write_options={"max_rows_per_file": 2}
+        )
+    for _ in range(5):
+        open_dataset(root).delete([("n", "in", choose.sample(range(60), 4))], **keeping)
+    open_dataset(root).compact(filters=[("n", "<", 30)], **keeping)
+    open_dataset(root).expire(versions=8)
+    to_tfrecord(collection(pa.table({"n": [99], "key": ["b"]}), 1), root, append=True, partition_on=keys)
+    newest = Snapshot.open(root).number
+    most = 0
+    for version in open_dataset(root).history()["version"]:
+        found, reported = read(root, version)
+        assert found["n"].to_pylist() == read_tfrecord(root, version=version)["n"].compute().tolist()
+        assert len(reported["commits"]) == version
+        most = max(most, reported["lists"])
+    assert newest == 14
+    assert most > 2
 
 
 @pytest.mark.usefixtures("appended_snapshots")

@@ -31,7 +31,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.visibility import with_kept_paths
+from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
@@ -226,7 +226,7 @@ class StoreSuite(ChangedFiles, FailingChanges):
     @pytest.mark.usefixtures("appended_snapshots")
     def test_a_file_that_is_moved_is_read_on(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(location, "REQUEST_BYTES", 100)
-        store = with_kept_paths(self.store(place), 1)
+        store = with_version(self.store(place), 1)
         path, data = store.join("key=a/data"), bytes(range(250)) * 4
         with store.create(path) as created:
             created.write(data)

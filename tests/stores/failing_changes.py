@@ -9,11 +9,11 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 from faults import FaultError, Faults
+from list_rules import RULES, rule
 from pattern_names import PatternNames, killed_before_the_commit, rows
 from strides import IS_FULL
 
 from dask_tfrecord import Writer, open_dataset, to_tfrecord
-from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.files.storage.store import Store
@@ -33,9 +33,6 @@ CHANGES = {
 
 # The changes that differ most in what they ask of a store.
 DIFFERENT = tuple(CHANGES) if IS_FULL else ("append", "overwrite", "delete", "expire")
-
-# What lets every append store a full snapshot, or only the files that it adds to its base.
-DELTA_PARTS = {"full": 0.0, "delta": 1e9}
 
 # The rows that a stream appends, shuffled on the way.
 STREAM = pa.table({"n": [3, 5], "key": [0, 2]})
@@ -85,12 +82,10 @@ class FailingChanges(PatternNames):
 
     def copies(self, place: str) -> dict[str, Iterator[str]]:
         """Write a dataset of the old rows with each kind of snapshots. Return the paths of copies of each."""
-        return {
-            snapshots: self._copies(f"{place}/{snapshots}", part) for snapshots, part in DELTA_PARTS.items()
-        }
+        return {snapshots: self._copies(f"{place}/{snapshots}", snapshots) for snapshots in RULES}
 
-    def _copies(self, place: str, part: float) -> Iterator[str]:
-        with patch.object(stored_files, "DELTA_PART", part):
+    def _copies(self, place: str, snapshots: str) -> Iterator[str]:
+        with rule(snapshots):
             self.write_twice(f"{place}/0", *OLD)
         store = self.store(place)
         contents = {name: store.fs.cat_file(store.join(f"0/{name}")) for name in self.files(f"{place}/0")}
@@ -133,7 +128,7 @@ class FailingChanges(PatternNames):
             failing = failing_commit(faults, number) if number < 0 else nullcontext()
             try:
                 with (
-                    patch.object(stored_files, "DELTA_PART", DELTA_PARTS[snapshots]),
+                    rule(snapshots),
                     self.faults(faults),
                     failing,
                 ):

@@ -16,8 +16,8 @@ from races import check_race
 from sftp_server import free_port
 
 from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.location import stamp_of
 
 
 @pytest.fixture(scope="module")

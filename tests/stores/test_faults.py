@@ -24,13 +24,13 @@ import pytest
 import s3fs
 from azurite import azurite, needs_azurite, new_container, options_of
 from fault_proxy import KINDS, FaultProxy, Kind, fault_proxy
+from list_rules import rule
 from pattern_names import killed_before_the_commit, rows
 from servers import s3_server, web_server
 from strides import IS_FULL, OTHERS, every
 from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage.store import Store
 
@@ -191,7 +191,7 @@ def with_deltas(work: Call) -> Call:
     """Let appends store only the files that they add to their base."""
 
     def patched(place: str, options: dict[str, Any]) -> None:
-        with patch.object(stored_files, "DELTA_PART", 1e9):
+        with rule("delta"):
             work(place, options)
 
     return patched
@@ -202,7 +202,7 @@ def prepare_deltas(place: str, options: dict[str, Any]) -> None:
     for numbers in ((0, 1), (2,)):
         to_tfrecord(rows(*numbers), place, partition_on="key", append=True, storage_options=options)
     data = Store.at(place, options).fs.cat_file(f"{place}/_tfrecord/00000002.parquet")
-    assert pq.read_metadata(pa.BufferReader(data)).metadata[b"dask_tfrecord"].count(b'"base"') == 1
+    assert pq.read_metadata(pa.BufferReader(data)).metadata[b"dask_tfrecord"].count(b'"lists"') == 1
 
 
 def prepare_abandoned(place: str, options: dict[str, Any]) -> None:

@@ -246,8 +246,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
-    paths = [*dataset.files.paths, *dataset.pruned_files.paths]
-    yield from map(source.real_path, dict.fromkeys(paths))
+    yield from map(source.real_path, dict.fromkeys(dataset.files.paths))
 
 
 def _uncached(store: Store) -> Store:

@@ -31,7 +31,7 @@ from dask_tfrecord.collection.frames import arrow_to_pandas
 from dask_tfrecord.collection.scheduler import check_cluster, warn_client
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import READ, CorruptRecordWarning, located
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
@@ -101,7 +101,6 @@ class Reader:
         # The index counts all rows of a key, so a read with ``partition_by`` must not skip individual rows.
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
-        self._checking = read._partitions if read._has_divisions else None
         levels = read.operand("index")
         self._arguments = (read._dtypes, levels, read._has_divisions, read.dataset.columns_name)
 
@@ -130,10 +129,7 @@ class Reader:
     def _part(self, index: int) -> Partition | list[Partition]:
         """Return what a task reads: one partition of the dataset, or all partitions of a key."""
         if self._plan.keys is None:
-            partition = self._partition(index)
-            if self._checking is not None and index == self._checking[0]:
-                return self._plan.with_file_checks(partition, self._checking)
-            return partition
+            return self._partition(index)
         numbers = self._plan.keys[index]
         partitions = [*map(self._partition, numbers)]
         if len(numbers) > 1 and self._predicate is not None and any(one.splits for one in partitions):
@@ -297,8 +293,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         """Return the row count in the snapshot, or an expression that counts records without decoding."""
         known = self.dataset.counts.to_pylist()
         counts = [[known[one] for one in self._numbers(index)] for index in self._partitions]
-        is_known = not any(None in of_task for of_task in counts)
-        if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
+        if not any(None in of_task for of_task in counts):
             sums = tuple(sum(filter(None, of_task)) for of_task in counts)
             return Literal(sums if isinstance(parent, Lengths) else sum(sums))
         if not self._schema.fields:

@@ -29,8 +29,8 @@ from dask_tfrecord.collection.row_splits import Splits, assign_splits
 from dask_tfrecord.collection.scheduler import Report, check_cluster, report, restart
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Commit
-from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.dataset.write.append_schema import fixed_columns
 from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -15,22 +15,25 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.maintenance.check import find_newest_files
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
 from dask_tfrecord.dataset.snapshot.check import first_lost, look_for
+from dask_tfrecord.dataset.snapshot.list_files import open_list
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
+from dask_tfrecord.dataset.snapshot.moved_files import of_version
 from dask_tfrecord.dataset.snapshot.names import (
     METADATA_DIRECTORY,
     closed_column_files,
     snapshot_path,
     staged,
 )
-from dask_tfrecord.dataset.snapshot.stored_files import identities, listed_paths
+from dask_tfrecord.dataset.snapshot.stored_files import identities
 from dask_tfrecord.dataset.snapshot.versions import (
+    listed_by,
+    needed_lists,
     newest_number,
     oldest_version,
-    read_metadata,
-    read_part,
+    read_heads,
     versions,
 )
-from dask_tfrecord.dataset.snapshot.visibility import kept_files, of_version
+from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, remove_orphans, time_of_store
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -195,9 +198,8 @@ def _commit_expiry(
         if grace:
             error.add_note('expire(grace="0 s") first removes the files of the versions that expire')
             raise
-    parts = [read_part(store, number) for number in versions(store) if number >= oldest]
-    bases = {part.base.version for part in parts if part.base is not None}
-    store.remove(store.join(snapshot_path(number)) for number in {*expired} - bases)
+    heads = read_heads(store, [number for number in versions(store) if number >= oldest])
+    store.remove(store.join(snapshot_path(one)) for one in {*expired} - needed_lists(heads.values()))
     free()
     return attempt()
 
@@ -223,22 +225,11 @@ def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
     states: list[int] = []
     for end in range(len(stored), 0, -_BATCH):
         batch = stored[max(end - _BATCH, 0) : end]
-        known = read_metadata(store, batch)
-        states += [one for one in reversed(batch) if _mode(store, one, known.get(one)) != "expire"]
+        heads = read_heads(store, batch)  # an overwrite may have removed a version
+        states += [one for one in reversed(batch) if one in heads and heads[one].head.mode != "expire"]
         if len(states) >= count:
             return states[:count]
     return stored[:1]
-
-
-def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
-    """Return the mode of a version, such as "append". If ``metadata`` is None, read the mode from the
-    version's snapshot.
-    """
-    if metadata is not None:
-        return metadata.get("mode")
-    with suppress(FileNotFoundError):  # an overwrite may have removed the version
-        return read_part(store, number).fields["mode"]
-    return None
 
 
 def clean_up(store: Store, before: datetime, *, dry_run: bool) -> list[str]:
@@ -324,23 +315,20 @@ def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneede
     times = creation_times(store, numbers, found)
     try:
         first = max((number for number in numbers if times[number] <= before), default=0)
-        oldest = read_part(store, first).fields["oldest"] if first else 0
+        oldest = open_list(store, first).head.oldest if first else 0
         if not len(kept) and oldest <= min(numbers):
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        must_read = len(kept) or beside  # if False, the metadata of the versions is enough
-        known = {} if must_read else read_metadata(store, sorted(needed))
-        parts = {number: read_part(store, number) for number in needed - known.keys()}
-        bases = {part.base.version for part in parts.values() if part.base is not None}
-        bases |= {one["base"]["version"] for one in known.values() if one.get("base")}
-        if must_read:
-            parts |= {number: read_part(store, number) for number in bases - needed}
+        heads = read_heads(store, sorted(needed))
+        if len(heads) < len(needed):  # a concurrent overwrite has removed a version
+            return nothing
+        lists = needed_lists(heads.values())
+        listed = listed_by(store, sorted(needed)) if len(kept) or beside else set()
     except FileNotFoundError:  # a concurrent overwrite has removed a version
         return nothing
-    listed = {path for part in parts.values() for path in listed_paths(part.files)}
     is_unneeded = np.array([name not in listed for name in kept.names], bool)
-    gone = [number for number in numbers if number not in needed | bases]
+    gone = [number for number in numbers if number not in needed | lists]
     metadata = [*map(snapshot_path, gone)]
     metadata += sorted(beside - listed)
     return Unneeded(kept.filter(is_unneeded), [store.join(path) for path in metadata])

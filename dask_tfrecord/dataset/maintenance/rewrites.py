@@ -22,9 +22,10 @@ from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
+from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
+from dask_tfrecord.dataset.snapshot.moved_files import with_version, without_own_stamps
 from dask_tfrecord.dataset.snapshot.stored_files import Identity, identities, positions, to_entries
-from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot, with_kept_paths
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.destination import refuse_linked_files
 from dask_tfrecord.dataset.write.operations import (
@@ -63,12 +64,30 @@ Result = TypeVar("Result")
 def newest_files(store: Store) -> tuple[Snapshot, FileList]:
     """Return the newest snapshot and the list of its files.
 
-    Raise FileNotFoundError if there is no snapshot, and the errors of `newest_snapshot`.
+    Raise FileNotFoundError if there is no snapshot, and the errors of `open_checked`.
     """
-    newest = newest_snapshot(store)
+    newest = open_checked(store)
     if newest is None:
         raise no_snapshot(store)
-    return newest
+    return newest, newest.file_list
+
+
+def restamped(store: Store, files: FileList) -> Mask:
+    """Return a mask of the files of other tools that may have been rewritten, so that their statistics may be
+    wrong.
+    """
+
+    def may_differ(file: FileInfo) -> bool:
+        try:
+            return store.is_restamped(store.join(file.path), file.size, file.stamp)
+        except FileChangedError:  # a task that reads the file raises the error
+            return True
+
+    found = without_own_stamps(files)
+    is_restamped: Mask = pc.not_equal(found["stamp"], "").to_numpy().copy()
+    stamped = found.filter(pa.array(is_restamped)).infos
+    is_restamped[is_restamped] = store.for_each(may_differ, stamped)
+    return is_restamped
 
 
 def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
@@ -78,7 +97,7 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
     """
     refuse_linked_files(store, snapshot.file_list)
     return WriteRun(
-        with_kept_paths(store, snapshot.number),  # a restore may not have moved all files back yet
+        with_version(store, snapshot.number),  # a restore may not have moved all files back yet
         snapshot.schema,
         base=snapshot.number,
         partitioning=snapshot.partitioning,
@@ -302,7 +321,8 @@ def compact_files(
     snapshot, files = newest_files(store)
     may_match = np.ones(len(files), bool)
     if filters is not None:
-        may_match = file_outcomes(parse_filters(filters, snapshot.columns), snapshot.columns, files).true
+        predicate = parse_filters(filters, snapshot.columns)
+        may_match = file_outcomes(predicate, snapshot.columns, files, files["records"]).true
     directories = partition_directories(files, snapshot.partitioning)
     plan = [files.take(group) for group in plan_groups(files, directories, may_match, target_bytes)]
     if not plan:
@@ -460,13 +480,14 @@ class _Deletion:
         Return False if another write has replaced one of the files during the call.
         """
         predicate = parse_filters(self.filters, snapshot.columns)
-        outcomes = file_outcomes(predicate, snapshot.columns, files)
-        matching = np.flatnonzero(outcomes.true)
+        outcomes = file_outcomes(predicate, snapshot.columns, files, files["records"])
+        is_restamped = restamped(self.run.store, files)
+        matching = np.flatnonzero(outcomes.true | is_restamped)
         opened: list[int] = []
         for at, file in zip(matching.tolist(), identities(files.take(matching)), strict=True):
             if file in self.changes:
                 continue
-            if outcomes.only_true[at]:
+            if outcomes.only_true[at] and not is_restamped[at]:
                 self.changes[file] = _Change(files["records"][at].as_py(), None, True)
             else:
                 opened.append(at)

@@ -245,26 +245,25 @@ class FileRanges:
         return self.columns.get(name, ColumnRange(None, None, anything, anything, anything))
 
 
-def file_ranges(fields: Iterable[Field], files: FileList, *, use_statistics: bool = True) -> FileRanges:
+def file_ranges(fields: Iterable[Field], files: FileList, records: pa.ChunkedArray | None) -> FileRanges:
     """Return the known limits of the given columns in each file of a file list.
 
-    The column ``file_records`` of the list contains the record count of each file. If the record count of a
-    file is null, its statistics may be out of date, and are ignored. If the list has no column
-    ``file_records``, all statistics are ignored.
+    ``records`` contains the record count of each complete file in the snapshot. It is None for files that no
+    snapshot lists, which have no statistics.
     """
     ranges = {
         item.name: range_of_values(item, files[value_name(item.name)].combine_chunks())
         for item in fields
         if value_name(item.name) in files
     }
-    if not use_statistics or "file_records" not in files:
+    if records is None:
         return FileRanges(np.ones(len(files), bool), ranges)
-    records = pc.fill_null(files["file_records"], -1).to_numpy()
+    counts = records.to_numpy()
     for item in fields:
         name = statistics_name(item.name)
         if item.name not in ranges and name in files:
-            ranges[item.name] = range_of_statistics(item, files[name].combine_chunks(), records)
-    return FileRanges(records != 0, ranges)
+            ranges[item.name] = range_of_statistics(item, files[name].combine_chunks(), counts)
+    return FileRanges(counts != 0, ranges)
 
 
 def range_of_statistics(
@@ -272,10 +271,9 @@ def range_of_statistics(
 ) -> ColumnRange:
     """Return the limits of a column in each file, taken from the file's statistics.
 
-    ``records`` contains the number of records of each file. If the record count of a file is negative, the
-    file's statistics are ignored.
+    ``records`` contains the number of records of each file.
     """
-    is_known = _mask(statistics.is_valid()) & (records >= 0)
+    is_known = _mask(statistics.is_valid())
     nulls = pc.fill_null(statistics.field("nulls"), 0).to_numpy()
     may_have_values, may_have_nulls = ~is_known | (nulls < records), ~is_known | (nulls > 0)
     if not is_comparable(field.type) or statistics.type.get_field_index("min") < 0:

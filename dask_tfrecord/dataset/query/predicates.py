@@ -306,16 +306,16 @@ def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
 
 
 def file_outcomes(
-    predicate: Predicate, schema: Schema, files: FileList, *, use_statistics: bool = True
+    predicate: Predicate, schema: Schema, files: FileList, records: pa.ChunkedArray | None
 ) -> Outcomes:
     """Return the possible outcomes of a predicate in each file of a list. The limits of the columns come from
     `file_ranges`.
 
-    ``schema`` contains the columns of the files.
+    ``schema`` contains the columns of the files. ``records`` is passed on to `file_ranges`.
     """
     names = predicate.columns()
     fields = [one for item in schema.fields for one in item.family if one.name in names]
-    return possible_outcomes(predicate, file_ranges(fields, files, use_statistics=use_statistics))
+    return possible_outcomes(predicate, file_ranges(fields, files, records))
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:

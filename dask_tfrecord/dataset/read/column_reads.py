@@ -4,7 +4,7 @@ The returned rows are the same with and without column files. If there is no usa
 are decoded.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +26,6 @@ from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files
 from dask_tfrecord.files.selected_records import Fetch, plan_fetch
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
@@ -74,19 +73,13 @@ class Choice(NamedTuple):
 class ColumnReads:
     """Read the rows of a partition's splits from column files, where possible.
 
-    If a column file may replace a data file, the constructor checks that the data file is unchanged.
-    ``picks_rows`` is True if the caller passes the indices of the requested rows to `choose`. ``groups``
-    contains lists of splits, in the order of the partition's splits. Small files that can be read together
-    are in the same list of ``groups``. The files of the splits in ``checked`` are not checked again.
+    If a file of another tool may have been rewritten, its column file is not used. ``picks_rows`` is True if
+    the caller passes the indices of the requested rows to `choose`. ``groups`` contains lists of splits, in
+    the order of the partition's splits. Small files that can be read together are in the same list of
+    ``groups``.
     """
 
-    def __init__(
-        self,
-        partition: PlannedPartition,
-        *,
-        picks_rows: bool = False,
-        checked: Collection[Split] = (),
-    ) -> None:
+    def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
         self._partition, self._picks_rows = partition, picks_rows
         # Exclude partition columns from the columns of the result and from the columns of the filters.
         values, every = partition.partition_values, partition.all_columns
@@ -106,12 +99,6 @@ class ColumnReads:
                     self._reasons[split] = found
                 else:
                     self._stored[split] = found
-        check_unchanged(partition.store, [split.file for split in self._stored if split not in checked])
-
-    @property
-    def checked(self) -> Collection[Split]:
-        """The splits whose data files the constructor has checked."""
-        return self._stored.keys()
 
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
         """Choose how to read a split. Evaluate the filters if the column file stores the filter columns.
@@ -252,7 +239,9 @@ class ColumnReads:
         reader = open_column_file(store, split.columns)
         if not self._picks_rows and not reader.stores(self._needed):
             return _lacks(reader, self._needed) if reader.features else _UNUSABLE
-        path, first = store.relative(file.path), split.start.record
+        if file.stamp and store.is_restamped(file.path, file.size, file.stamp):
+            return "the data file may have been rewritten"
+        path, first = store.listed_name(file.path), split.start.record
         return reader.rows_of(path, file.size, file.crc32c, split.records, first) or _UNUSABLE
 
     def _passing(

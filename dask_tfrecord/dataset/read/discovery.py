@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise, starmap
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -41,22 +42,24 @@ from dask_tfrecord.dataset.read.requested_columns import (
     with_partition_columns,
 )
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
+from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.moved_files import with_version, without_own_stamps
 from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
-from dask_tfrecord.dataset.snapshot.visibility import (
-    committed_files,
-    newest_snapshot,
-    snapshot_of_version,
-    with_kept_paths,
-)
+from dask_tfrecord.dataset.snapshot.visibility import committed_files
 from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.damage import DamagePolicy
-from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, is_part
+from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.splits import BlockIndex, Partitions
-from dask_tfrecord.files.storage.file_list import INFO_SCHEMA, FileList, statistics_name
+from dask_tfrecord.files.storage.file_list import (
+    INFO_SCHEMA,
+    FileList,
+    encoded_paths,
+    statistics_name,
+)
 from dask_tfrecord.files.storage.listing import (
     Listing,
     PathLike,
@@ -65,7 +68,7 @@ from dask_tfrecord.files.storage.listing import (
     nothing_at,
     with_trailing_slash,
 )
-from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.paths import is_http, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.fields import Schema
@@ -105,13 +108,10 @@ def find(
     """
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
-    found_snapshot = None
+    snapshot = None
     if request.use_snapshot and is_single:
         store = with_trailing_slash(Store.at(places[0], request.storage_options, request.filesystem))
-        if request.version is None:
-            found_snapshot = newest_snapshot(store)
-        else:
-            found_snapshot = snapshot_of_version(store, request.version)
+        snapshot = open_checked(store, request.version)
     elif request.version is not None:
         raise TFRecordError(
             f"version={request.version} selects a snapshot, which belongs to one directory",
@@ -119,10 +119,9 @@ def find(
             remedies=[Remedy("use_snapshot", True, "read this version")] * is_single
             + [Remedy("version", None, "read the files without a snapshot")],
         )
-    if found_snapshot is None:
+    if snapshot is None:
         return _discover_by_listing(paths if is_single else places, request, compute_each)
-    store = with_kept_paths(store, found_snapshot[0].number)
-    return _discover_by_snapshot(store, *found_snapshot, request, compute_each)
+    return _discover_by_snapshot(with_version(store, snapshot.number), snapshot, request, compute_each)
 
 
 def _discover_by_listing(
@@ -177,13 +176,22 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
     return found
 
 
+def _listed(store: Store, snapshot: Snapshot) -> FileList:
+    """Return the file list of a snapshot, with paths that the store can open."""
+    files = replace(without_own_stamps(snapshot.file_list), root=store.join(""))
+    if is_http(files.root):
+        names = map(os.fsencode, snapshot.file_list.names)
+        files = files.with_columns({"path": encoded_paths(map(quote, names))})
+    return files
+
+
 def _discover_by_snapshot(
-    store: Store, snapshot: Snapshot, files: FileList, request: ReadRequest, compute_each: ComputeEach
+    store: Store, snapshot: Snapshot, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
     """Return a read plan with the files and columns of a snapshot. If the caller requests a record type that
     differs from the record type of the snapshot, infer the columns.
     """
-    requested = request.requested
+    requested, files = request.requested, _listed(store, snapshot)
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
     ignored = frozenset(feature.name for item in excluded for feature in item.features)
@@ -264,17 +272,13 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     files can be split. Small files share partitions.
     """
     files = found.files
-    kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
-    left_out = (0, 0)
+    kept, predicate, left_out = np.arange(len(files)), None, (0, 0)
     if request.filters is not None:
         predicate = parse_filters(request.filters, found.schema)
         may_match = found.outcomes(predicate).true
         kept = np.flatnonzero(may_match)
-        if len(kept) < len(files):
-            by_values = found.outcomes(predicate, use_statistics=False).true
-            pruned = np.flatnonzero(by_values & ~may_match)
-            sizes = files["bytes"].filter(pa.array(~by_values))
-            left_out = (len(sizes), pc.sum(sizes, min_count=0).as_py())
+        sizes = files["bytes"].filter(pa.array(~may_match))
+        left_out = (len(sizes), pc.sum(sizes, min_count=0).as_py())
     keys, blocksize = None, request.blocksize
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)
@@ -290,8 +294,6 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         partitions=partitions,
         filters=predicate,
         blocks=_blocks_beside_columns(chosen),
-        # Tasks check that the pruned files are unchanged.
-        pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),
         keys=keys,
         left_out=left_out,
     )
@@ -317,26 +319,19 @@ def _taken(data: Any, positions: Positions) -> Any:
 def _blocks_of_large(
     found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
-    """Map the index of each file that is larger than ``blocksize`` to the file's blocks."""
-    is_described = "blocks" in files
-    if blocksize is None or (is_described and request.whole_files):
+    """Map the index of each file that is larger than ``blocksize`` to the file's blocks. The blocks come from
+    the snapshot. Without a snapshot, they are found in uncompressed files.
+    """
+    if blocksize is None or (found.is_described and request.whole_files):
         return {}
     large = np.flatnonzero(pc.fill_null(files["bytes"], 0).to_numpy() > blocksize).tolist()
+    if not large:
+        return {}
     rows = files.take(pa.array(large, pa.int64()))
-    infos, known = rows.infos, {}
-    if is_described:
-        columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
-        known = {
-            # Use the blocks of a data file of this library even if the ``stamp`` of the file has changed.
-            # This library never reuses the name of a data file for different content. If the content has
-            # changed nevertheless, the record checksums do not match.
-            at: BlockIndex(records, blocks)
-            for at, file, records, blocks in columns
-            if blocks and (records is not None or is_part(file.path))
-        }
-    unknown = {at: file for at, file in zip(large, infos, strict=True) if at not in known}
-    if not unknown:
-        return known
+    if found.is_described:
+        columns = zip(large, rows["records"].to_pylist(), read_blocks(rows), strict=True)
+        return {at: BlockIndex(records, blocks) for at, records, blocks in columns if blocks}
+    unknown = dict(zip(large, rows.infos, strict=True))
     limits = {"task_bytes": max(blocksize, TASK_BYTES), "block_bytes": min(blocksize, BLOCK_BYTES)}
     scanned = find_blocks(found.store, [*unknown.values()], found.options, compute_each, **limits)
     found_blocks = {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
@@ -345,7 +340,7 @@ def _blocks_of_large(
             expected, count = files["records"][at].as_py(), blocks.records
             if expected is not None and count is not None and count != expected:
                 raise wrong_number(found.store.public(unknown[at].path), count, expected)
-    return known | found_blocks
+    return found_blocks
 
 
 def _sort_by_key(
@@ -384,12 +379,8 @@ def _sample(
 
 
 def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
-    """From a snapshot's file list, select the columns that a read with ``schema`` can use.
-
-    If a file may have changed since the snapshot was written, the record count of the file becomes null.
-    Wrong statistics or a wrong record count could cause a read to lose rows.
-    """
-    names, columns = [*INFO_SCHEMA.names, "blocks", "file_records"], {"records": files["file_records"]}
+    """From a snapshot's file list, select the columns that a read with ``schema`` can use."""
+    names = [*INFO_SCHEMA.names, "blocks", "records"]
     # The statistics of a column are valid only if the column is read as the stored type. Statistics are not
     # used if the records are read as another record type, because a payload column may have the name of a
     # stored column.
@@ -398,6 +389,5 @@ def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
         known = {statistics_name(item.name) for item in same}
         names += [name for name in files.rows.column_names if name in known]
         # Column files are valid only for the stored record type.
-        if COLUMN_FILE in files:
-            columns[COLUMN_FILE] = pc.if_else(files["file_records"].is_valid(), files[COLUMN_FILE], None)
-    return files.select(names).with_columns(columns)
+        names += [COLUMN_FILE] if COLUMN_FILE in files else []
+    return files.select(names)

@@ -14,7 +14,6 @@ from dask_tfrecord.errors import SchemaError, located
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
@@ -43,9 +42,6 @@ class PlannedPartition:
     # The features that a record may contain. A record with a feature outside this tuple raises an error. None
     # allows any feature.
     allowed_features: tuple[FeatureKey, ...] | None = None
-    # The files that were left out because of the statistics in a snapshot. The task checks that the pruned
-    # files are unchanged, because the statistics of a changed file prove nothing.
-    pruned_files: FileList | None = None
     predicate: Predicate | None = None  # Lets `read_possible` leave out rows; has no effect on `read`.
     predicate_fields: tuple[Field, ...] = ()  # The columns of `predicate`, without partition columns.
 

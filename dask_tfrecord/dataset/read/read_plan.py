@@ -6,9 +6,8 @@ plan is part of the Dask graph. `divisions` finds the index values at which part
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Self, TypeAlias
@@ -30,10 +29,9 @@ from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, file_out
 from dask_tfrecord.dataset.read.partition import RowRanges
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
-from dask_tfrecord.dataset.snapshot.versions import Levels
-from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import PATH_TYPE
@@ -43,19 +41,19 @@ from dask_tfrecord.files.splits import (
     Partitions,
     Split,
     cut,
-    table_token,
 )
 from dask_tfrecord.files.storage.file_list import (
-    INFO_SCHEMA,
     STATISTICS,
     FileList,
     statistics_name,
     value_name,
 )
-from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
+
+# If files are split, this column contains the number of records in the complete file of each split.
+FILE_RECORDS = "file_records"
 
 # Indices that select splits of the plan, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
@@ -68,9 +66,7 @@ class ReadPlan:
     store: Store
     # A read plan contains at least one partition, which may be empty. The table of splits contains the values
     # of partition columns, which are the same in all splits of a partition. If the dataset has a snapshot,
-    # the table of splits contains the column ``file_records`` and the statistics of each file.
-    # ``file_records`` is the number of records in the complete file, or null if the snapshot may not describe
-    # the present content of the file.
+    # the table of splits contains the statistics of each file.
     partitions: Partitions
     schema: Schema  # all columns to read, including partition columns
     options: ReadOptions
@@ -78,8 +74,6 @@ class ReadPlan:
     # Names of partition columns. A feature with such a name raises an error, because the caller must choose
     # between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
-    # The files that are in no partition solely because the statistics in a snapshot exclude them.
-    pruned_files: FileList = field(default_factory=partial(FileList.of, ()), hash=False)
     ignored_features: frozenset[str] = frozenset()  # Records may have these features, which no column reads.
     index: Levels = ()  # The columns that were the index of the written DataFrame.
     columns_name: str | None = None  # The value of ``columns.name`` of the written DataFrame.
@@ -89,7 +83,7 @@ class ReadPlan:
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.
     blocks: FileList | None = field(default=None, hash=False)
-    left_out: tuple[int, int] = (0, 0)  # count and total size of the files excluded by partition values
+    left_out: tuple[int, int] = (0, 0)  # count and total size of the files that are in no partition
 
     @property
     def summary(self) -> str:
@@ -154,7 +148,6 @@ class ReadPlan:
         filter_fields = self.schema.select(filter_names).fields
         allowed_features = self._allowed_features(schema)
         outcomes = None if predicate is None else self.outcomes(predicate)
-        by_values = None if predicate is None else self.outcomes(predicate, use_statistics=False)
         used = set() if predicate is None else predicate.columns() - self.partition_values.keys()
         fields = tuple(one for item in self.schema.fields for one in item.family if one.name in used)
 
@@ -183,7 +176,6 @@ class ReadPlan:
                 () if filters is None else filter_fields,
                 row_ranges,
                 allowed_features,
-                self._pruned(index, needed, by_values),
                 rows_by,
                 () if rows_by is None else fields,
             )
@@ -206,39 +198,6 @@ class ReadPlan:
         paths = [] if self.blocks is None else self.blocks.paths
         return {path: number for number, path in enumerate(paths)}
 
-    def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
-        """Return a partition whose task also checks that the files of all partitions outside ``indices`` are
-        unchanged.
-        """
-        others = self._files_of(~self._is_among(indices))
-        pruned = [] if partition.pruned_files is None else [partition.pruned_files]
-        return replace(partition, pruned_files=FileList.joined([*pruned, others]))
-
-    def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Return True if the files of the partitions ``indices`` have not changed since the listing.
-
-        Raise FileChangedError if a file has changed. Return False if the store fails, because the process
-        that runs the optimizer may be unable to reach the store.
-        """
-        try:
-            files = self._files_of(self._is_among(indices))
-            check_unchanged(self.store, FileList.joined([files, self.pruned_files]))
-        except FileChangedError:
-            raise
-        except Exception:  # the store failed, and the tasks report this failure when they read the files
-            return False
-        return True
-
-    def _is_among(self, indices: Iterable[int]) -> Mask:
-        return np.isin(np.arange(self.npartitions), [*indices])
-
-    def _files_of(self, partitions: Mask) -> FileList:
-        return self._of_splits(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
-
-    def _of_splits(self, splits: npt.NDArray[np.int64]) -> FileList:
-        """Return the files of some splits, without the columns that come from a snapshot."""
-        return self.files.select(INFO_SCHEMA.names).take(splits)
-
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
         """Return all features that records may have, or None if features without a column are ignored."""
         reads_all = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
@@ -255,11 +214,19 @@ class ReadPlan:
 
     # -- Facts about the files that a snapshot proves --------------------------------------------------------
 
-    @cached_property
+    @property
     def is_described(self) -> bool:
-        """True if a snapshot describes the present content of one or more files."""
-        files = self.files
-        return "file_records" in files and files["file_records"].null_count < len(files)
+        """True if a snapshot lists the files."""
+        return self.version is not None
+
+    @property
+    def file_records(self) -> pa.ChunkedArray | None:
+        """For each split, the number of records in the complete file, or None if no snapshot lists the
+        files.
+        """
+        if not self.is_described:
+            return None
+        return self.files[FILE_RECORDS if FILE_RECORDS in self.files else "records"]
 
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and blocks of files, because only predicates need them."""
@@ -272,9 +239,9 @@ class ReadPlan:
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
-    def outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
+    def outcomes(self, predicate: Predicate) -> Outcomes:
         """Return the possible outcomes of a predicate in each split."""
-        return file_outcomes(predicate, self.schema, self.files, use_statistics=use_statistics)
+        return file_outcomes(predicate, self.schema, self.files, self.file_records)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, without cached properties."""
@@ -301,32 +268,13 @@ class ReadPlan:
         ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
-    def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
-        """Return the files that are excluded by statistics but not by partition values. The task checks the
-        returned files for changes.
-
-        ``outcomes`` contains the outcomes that are possible according to the partition values alone.
-        """
-        # Only the first task checks `self.pruned_files`.
-        found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []
-        if outcomes is not None:
-            is_pruned = outcomes.true[self._rows(index)].copy()
-            is_pruned[needed] = False
-            if is_pruned.any():
-                found.insert(0, self._of_splits(self._rows(index).start + np.flatnonzero(is_pruned)))
-        return FileList.joined(found) if found else None
-
     def has_task(self, predicate: Predicate) -> Mask:
         """Return a mask of the partitions that must be read if only rows that pass ``predicate`` are needed.
 
-        The other partitions have no such rows according to the values of their partition columns. Nothing
-        depends on their files, so nothing checks that these are unchanged. A partition that is excluded by
-        statistics must be read, because the statistics are wrong if a file has changed.
+        The other partitions have no such rows according to partition values and statistics.
         """
-        by_values = self.outcomes(predicate, use_statistics=False).true
-        found: Mask = np.diff(np.append(0, np.cumsum(by_values))[self.partitions.starts]) > 0
-        if len(self.pruned_files):
-            found[0] = True  # the task of the first partition checks these files
+        is_needed = self.outcomes(predicate).true
+        found: Mask = np.diff(np.append(0, np.cumsum(is_needed))[self.partitions.starts]) > 0
         return found
 
     def _rows(self, index: int) -> slice:
@@ -364,8 +312,8 @@ class ReadPlan:
         names = {name for name, column in self.partition_values.items() if not column.null_count}
         names |= set(self.options.origin_columns)
         names |= {item.name for item in self.schema.fields if item.is_required}
-        if self.is_described and not self.files["file_records"].null_count:
-            filled = self.files.filter(pc.greater(self.files["file_records"], 0))
+        if (records := self.file_records) is not None:
+            filled = self.files.filter(pc.greater(records, 0))
             names |= {one.name for one in self.schema.leaves if filled.has_no_nulls(one.name)}
         return names
 
@@ -380,9 +328,7 @@ class ReadPlan:
         values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
         features = (sorted(self.refused_features), sorted(self.ignored_features))
         how = (self.schema.to_json(), self.options, self.filters, features)
-        pruned = table_token(self.pruned_files.rows) if len(self.pruned_files) else ""
-        files = (self.partitions.token, pruned)
-        parts = (self.store.__dask_tokenize__(), how, values, files, self.keys)
+        parts = (self.store.__dask_tokenize__(), how, values, self.partitions.token, self.keys)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -427,16 +373,17 @@ def plan_partitions(
 
 
 def _with_ranges(files: FileList, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> FileList:
-    """Add the columns ``start`` and ``stop`` to a file list. ``ranges`` maps the index of a row in ``files``
-    to a start, a stop and a record count.
+    """Add the columns ``start`` and ``stop`` to a file list, and `FILE_RECORDS` with the record counts of the
+    complete files. ``ranges`` maps the index of a row in ``files`` to a start, a stop and a record count.
     """
-    records = files["records"].to_pylist()
+    complete, records = files["records"], files["records"].to_pylist()
     starts: list[Block | None] = [None] * len(files)
     stops = list(starts)
     for row, (start, stop, count) in ranges.items():
         starts[row], stops[row], records[row] = start, stop, count
     edges = {"start": pa.array(starts, BLOCK_TYPE), "stop": pa.array(stops, BLOCK_TYPE)}
-    return files.with_columns({"records": pa.array(records, pa.int64()), **edges})
+    counts = {"records": pa.array(records, pa.int64()), FILE_RECORDS: complete}
+    return files.with_columns({**counts, **edges})
 
 
 def _packed(files: FileList, blocksize: int | None) -> npt.NDArray[np.int64]:
@@ -512,7 +459,7 @@ def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
     if item.name in plan.partition_values:
         values = files[value_name(item.name)]
         return None if values.null_count else [values.to_pylist()] * 2
-    if not plan.is_described or name not in files or files["file_records"].null_count:
+    if not plan.is_described or name not in files:
         return None
     statistics = files[name].combine_chunks()
     if not files.has_no_nulls(item.name):

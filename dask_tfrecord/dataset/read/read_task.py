@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,7 +22,6 @@ from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.record_file import STREAM_BYTES, TABLE_BYTES, rows_without_columns
 from dask_tfrecord.files.selected_records import read_selected
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import check_unchanged
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +40,15 @@ def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
 class Partition(PlannedPartition):
     """A planned partition, with the methods that read the rows in a task."""
 
-    def read(self, warn: Warn = warn_here, checked: Collection[Split] = ()) -> pa.Table:
+    def read(self, warn: Warn = warn_here) -> pa.Table:
         """Read the rows that pass the filters.
-
-        The caller has already checked that the data files of the splits in ``checked`` are unchanged.
 
         For each file in which damaged records were skipped, the method calls ``warn`` with a message. Raise
         CorruptRecordError if a record is damaged, unless the options skip damaged records. Raise
         FileChangedError if a file changed after the files were listed. Raise SchemaError if a value does not
         fit its column, or if a feature is not allowed.
         """
-        tables = list(self._tables(warn, TABLE_BYTES, checked))
+        tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
             return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
@@ -64,23 +61,20 @@ class Partition(PlannedPartition):
         are None.
         """
         possible: list[Ints | None] = [None]
-        checked: Collection[Split] = ()
         if self.predicate is not None:
-            reads = ColumnReads(self, picks_rows=True)
-            possible, checked = [*map(reads.possible, self.splits)], reads.checked
+            possible = [*map(ColumnReads(self, picks_rows=True).possible, self.splits)]
         if all(rows is None for rows in possible):
-            return self.read(warn, checked), None
-        check_unchanged(self.store, self.pruned_files or ())
+            return self.read(warn), None
         tables, numbers, start = [], [], 0
         for at, (split, rows) in enumerate(zip(self.splits, possible, strict=True)):
-            part = replace(self, splits=(split,), pruned_files=None, predicate=None)
+            part = replace(self, splits=(split,), predicate=None)
             if self.row_ranges is not None:
                 start = self.row_ranges[at][0]
             if rows is None:
-                tables.append(part.read(warn, checked))
+                tables.append(part.read(warn))
                 rows = np.arange(tables[-1].num_rows)
             else:
-                tables.append(part.read_records(rows, split.records or 0, checked))
+                tables.append(part.read_records(rows, split.records or 0))
             numbers.append(start + rows)
             start += split.records or len(rows)
         return pa.concat_tables(tables), np.concatenate(numbers)
@@ -89,20 +83,19 @@ class Partition(PlannedPartition):
         """Yield the rows that `read` returns, in tables of a few MiB. Read each table only on demand."""
         return self._tables(warn, STREAM_BYTES)
 
-    def read_records(self, wanted: Ints, count: int, checked: Collection[Split] = ()) -> pa.Table:
+    def read_records(self, wanted: Ints, count: int) -> pa.Table:
         """Read some records of a partition that has one split with ``count`` records.
 
         ``wanted`` contains the indices of the requested records in the split, which must be ascending and
-        unique. ``checked`` is passed on to `read`.
+        unique.
 
         Raise the errors of `read`, and FileChangedError if the record count of the split differs from
         ``count``.
         """
         schema = self.stored_columns
         [split] = self.splits
-        check_unchanged(self.store, self.pruned_files or ())
         if schema.fields and self.filters is None and split.records == count:
-            reads = ColumnReads(self, picks_rows=True, checked=checked)
+            reads = ColumnReads(self, picks_rows=True)
             choice = reads.choose(split, wanted)
             empty = pa.Table.from_batches([self.schema.no_rows()])
             tables = [None] if choice.source == "all records" else [empty, *reads.read(split, choice)]
@@ -113,7 +106,7 @@ class Partition(PlannedPartition):
             if found is not None:
                 self._log_rows(split, len(wanted))
                 return self.with_partition_values(found, self.all_columns)
-        table = self.read(checked=checked)
+        table = self.read()
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
             raise FileChangedError(problem, path=self.file_names)
@@ -136,14 +129,9 @@ class Partition(PlannedPartition):
             tables.append(table)
         return pa.concat_tables(tables)
 
-    def _tables(
-        self, warn: Warn, batch_bytes: int, checked: Collection[Split] = ()
-    ) -> Generator[pa.Table, None, None]:
+    def _tables(self, warn: Warn, batch_bytes: int) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
-        counted = [split.file for split in self.splits if self.known_count(split) is not None]
-        for files in (self.pruned_files, counted):
-            check_unchanged(self.store, files or ())
-        losses, reads = Losses(self.options.damage), ColumnReads(self, checked=checked)
+        losses, reads = Losses(self.options.damage), ColumnReads(self)
         try:
             for splits in reads.groups:
                 choices = [reads.choose(split) for split in splits]

@@ -7,16 +7,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
 from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
-from dask_tfrecord.dataset.snapshot.visibility import lost_file, of_open_runs, replaced_paths
-from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths
+from dask_tfrecord.errors import WITHOUT_SNAPSHOT, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.listing import find_listed, look_up
 from dask_tfrecord.files.storage.paths import is_http
 from dask_tfrecord.files.storage.store import Store
+
+# `open_checked` checks the files of datasets with at most this many files.
+_MOST_CHECKED = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +115,62 @@ def look_for(store: Store, names: Sequence[str]) -> FileList:
     return with_unseen(store, nothing, names)
 
 
+def open_checked(store: Store, number: int | None = None, known: Snapshot | None = None) -> Snapshot | None:
+    """Return the snapshot of a version, or the newest snapshot if ``number`` is None. Return None if the
+    directory has no snapshot. ``known`` is the newest snapshot if the caller has read it.
+
+    On a local disk, check the files of a small dataset, so that a file that was removed, or added without an
+    append, is noticed before a plan is made. Raise the errors of `open_version`, `check_files` and
+    `check_version`.
+    """
+    snapshot = (known or find_snapshot(store)) if number is None else open_version(store, number)
+    if snapshot is None or store.is_remote or snapshot.log.totals.files > _MOST_CHECKED:
+        return snapshot
+    if number is None:
+        return check_files(store, snapshot)
+    check_version(store, snapshot)
+    return snapshot
+
+
+def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
+    """Check that the directory of a dataset contains exactly the files of the newest snapshot.
+
+    ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
+    commits during the call. Raise CorruptRecordError if a file is missing, or if its size differs from the
+    size in the snapshot. Raise TFRecordError if the directory contains files of other tools that the snapshot
+    does not list.
+    """
+    while (error := _problem(store, find_files(store, snapshot))) is not None:
+        newest = find_snapshot(store)
+        if newest is None or newest.number == snapshot.number:
+            raise error
+        snapshot = newest
+    return snapshot
+
+
+def _problem(store: Store, found: ComparedFiles) -> TFRecordError | None:
+    if (lost := first_lost(store, found.files, found.listed)) is not None:
+        return lost
+    foreign = [name for name in found.unlisted.names if not is_part(name)]
+    if not foreign:
+        return None
+    problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
+    path = store.public(store.join(min(foreign)))
+    return TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
+
+
+def check_version(store: Store, snapshot: Snapshot) -> None:
+    """Raise CorruptRecordError if a file of an older version is missing, or if its size differs from the size
+    in the snapshot.
+
+    Raise FileNotFoundError if the version expires during the call.
+    """
+    found = find_files(store, snapshot)
+    if (error := first_lost(store, found.files, found.listed)) is not None:
+        open_version(store, snapshot.number)  # this call raises an error if the version has expired
+        raise of_version(error, snapshot.number)
+
+
 def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecordError | None:
     """Return the exception for the first file that is missing, or whose size differs from the size in the
     snapshot. Return None if there is no such file.
@@ -123,5 +183,6 @@ def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecord
         return None
     [path] = listed.slice(first, first + 1).paths
     size, recorded = files["bytes"][first].as_py(), listed["bytes"][first].as_py()
-    sizes = None if is_missing[first].as_py() else (recorded, size)
-    return lost_file(store, path, listed.filter(is_missing).paths, sizes)
+    if size is None:
+        return lost_file(store, path, listed.filter(is_missing).paths)
+    return resized_file(store, store.join(path), recorded, f"{size:,}")

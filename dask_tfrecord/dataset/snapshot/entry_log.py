@@ -1,12 +1,35 @@
-"""Define the entries of a version: its data files, and their totals."""
+"""Define the entries of a version as a log: lists of files that are added and removed, one after the other.
 
-from dataclasses import dataclass
-from typing import NamedTuple
+Each version stores one list, and names the older lists that stay valid. A write stores only what it changes,
+together with the entries of recent small lists, so that a version consists of few lists whatever the number
+of writes. The lists are read when their entries are first needed. This module knows no Parquet.
+"""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.lazy import cached_property
+
+# In a file list, this column orders the files of a partition. A new file that replaces others takes the place
+# of one of them.
+PLACE = "place"
+
+# The distance between the places of two files that are added one after the other, so that places between them
+# are left for the files that replace them.
+PLACE_STEP = 1 << 20
+
+# A list is merged with newer lists when a version would have more than this many lists of a similar size. Two
+# sizes are similar if they have the same logarithm to this base plus one, rounded down.
+_MOST_SIMILAR = 3
+
+_NO_PATHS = pa.array([], pa.binary())
 
 
 class Totals(NamedTuple):
@@ -16,14 +39,260 @@ class Totals(NamedTuple):
     records: int
     bytes: int
 
+    @classmethod
+    def of(cls, files: FileList) -> "Totals":
+        return cls(len(files), *(pc.sum(files[name]).as_py() or 0 for name in ("records", "bytes")))
+
+
+class ListRows(NamedTuple):
+    """The content of a list: the files that it adds, and the paths of the older lists' files that it removes.
+
+    A list may remove a path and add it again, which replaces the entry of the file.
+    """
+
+    added: FileList
+    removed: pa.Array = _NO_PATHS
+
+
+class CommitId(NamedTuple):
+    """The version that a write committed, the id of its run, and the id that the user gave to the write."""
+
+    number: int
+    run: str
+    write_id: str | None = None
+
+
+class StoredList(Protocol):
+    """A list that a version has stored.
+
+    Attributes
+    ----------
+    number : int
+        The version that stored the list.
+    rows : int
+        The number of added and removed files in the list.
+    removed : int
+        The number of removed files in the list.
+    next_place : int
+        The place of the first file that the next list adds.
+    content : ListRows
+        The content, which is read at first use.
+    commits : sequence of CommitId
+        The commits whose changes the list contains, the newest last.
+    path : str
+        The path of the file that contains the list, for error messages.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def removed(self) -> int: ...
+    @property
+    def next_place(self) -> int: ...
+    @property
+    def content(self) -> ListRows: ...
+    @property
+    def commits(self) -> Sequence[CommitId]: ...
+    @property
+    def path(self) -> str: ...
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EntryLog:
-    """The entries of a version, in the order in which its writes added them."""
+    """The entries of a version.
 
-    files: FileList
+    Attributes
+    ----------
+    added : FileList
+        The entries that no list in ``lists`` stores. Without ``lists``, they are all entries, in the order of
+        the version. Otherwise, an entry without a `PLACE` follows all others.
+    lists : tuple of StoredList
+        The stored lists, the oldest first.
+    removed : pyarrow.Array
+        The paths in ``lists`` that the version no longer lists, or that ``added`` replaces.
+    known : Totals, optional
+        The totals of the version, or None to compute them from the entries.
+    """
+
+    added: FileList
+    lists: tuple[StoredList, ...] = ()
+    removed: pa.Array = field(default_factory=lambda: _NO_PATHS)
+    known: Totals | None = None
+
+    @cached_property
+    def files(self) -> FileList:
+        """All entries, in the order of the version."""
+        if not self.lists:
+            return in_order(self.added.select(name for name in self.added.rows.column_names if name != PLACE))
+        lists = [one.content for one in self.lists]
+        if self.has_change:
+            lists.append(ListRows(self._placed, self.removed))
+        return all_files(lists)
 
     @cached_property
     def totals(self) -> Totals:
-        sums = (pc.sum(self.files[name]).as_py() or 0 for name in ("records", "bytes"))
-        return Totals(len(self.files), *sums)
+        return self.known or Totals.of(self.files)
+
+    @property
+    def has_change(self) -> bool:
+        return bool(len(self.added) or len(self.removed))
+
+    @property
+    def next_place(self) -> int:
+        """The place of the first file that another write would add."""
+        start = self.lists[-1].next_place if self.lists else 0
+        return start + PLACE_STEP * len(self.added)
+
+    @property
+    def _placed(self) -> FileList:
+        """The added entries, each with a place."""
+        start = self.lists[-1].next_place if self.lists else 0
+        ends = pa.array(start + PLACE_STEP * np.arange(len(self.added), dtype=np.int64))
+        known = self.added[PLACE].combine_chunks() if self.lists and PLACE in self.added else ends
+        return self.added.with_columns({PLACE: pc.coalesce(known, ends)})
+
+    def changed(self, added: FileList, removed: FileList | None = None) -> "EntryLog":
+        """Return the log after a write that adds and removes files.
+
+        ``removed`` contains entries of this log. If a file is added and removed, its entry is replaced.
+        """
+        gone = None if removed is None or not len(removed) else removed["path"].combine_chunks()
+        if self.has_change or not self.lists:
+            left = self.files if gone is None else self.files.filter(pc.invert(is_in(self.files, gone)))
+            return EntryLog(FileList.joined([left, added]))
+        less = Totals(0, 0, 0) if removed is None else Totals.of(removed)
+        pairs = zip(self.totals, Totals.of(added), less, strict=True)
+        totals = Totals(*(old + new - lost for old, new, lost in pairs))
+        return EntryLog(added, self.lists, _NO_PATHS if gone is None else gone, totals)
+
+    def to_store(self) -> tuple[tuple[StoredList, ...], ListRows]:
+        """Return the lists that the next version names, and the list that it stores itself.
+
+        The recent small lists become a part of its own list. The own list is complete if no other is left.
+        """
+        own = ListRows(self._placed if self.lists else _numbered(self.files), self.removed)
+        sizes = [one.rows for one in self.lists]
+        count = _kept_lists(sizes, len(own.added) + len(own.removed))
+        merged = [one.content for one in self.lists[count:]]
+        if merged:
+            own = merge([*merged, own]) if self.has_change else merge(merged)
+        return self.lists[:count], ListRows(in_order(own.added), own.removed)
+
+
+def _numbered(files: FileList) -> FileList:
+    return files.with_columns({PLACE: PLACE_STEP * np.arange(len(files), dtype=np.int64)})
+
+
+def _kept_lists(sizes: Sequence[int], written: int) -> int:
+    """Return how many of the lists stay when a version writes ``written`` entries. The others are merged with
+    them.
+
+    The sizes fall from each list to the next, or are similar. So the number of lists grows with the logarithm
+    of the number of entries, and so does the number of times that an entry is written.
+    """
+
+    def level(size: int) -> int:
+        return size.bit_length() // 2 if size else -1
+
+    count = len(sizes)
+    while count:
+        start = count
+        while start and level(sizes[start - 1]) <= level(written):
+            start -= 1
+        tail = sizes[start:count]
+        is_smaller = any(level(size) < level(written) for size in tail)
+        if not tail or not (is_smaller or len(tail) >= _MOST_SIMILAR or tail[-1] == 0):
+            break
+        written, count = written + sum(tail), start
+    return count
+
+
+def is_in(files: FileList, paths: pa.Array) -> pa.ChunkedArray:
+    return pc.is_in(files["path"], paths)
+
+
+def merge(lists: Sequence[ListRows]) -> ListRows:
+    """Merge adjacent lists, the oldest first, to one list that has the same effect on the lists before them.
+
+    Raise ValueError if a list removes a file that an older list has removed.
+    """
+    added: list[FileList] = []
+    removed = _NO_PATHS
+    for rows in reversed(lists):
+        files = rows.added
+        if len(removed):
+            is_removed = is_in(files, removed)
+            if pc.any(is_removed).as_py():
+                gone = files.filter(is_removed)["path"].combine_chunks()
+                files = files.filter(pc.invert(is_removed))
+                removed = removed.filter(pc.invert(pc.is_in(removed, gone)))
+        added.append(files)
+        if len(rows.removed):
+            removed = pa.concat_arrays([rows.removed, removed])
+            if len(removed.unique()) < len(removed):
+                raise ValueError("a file is removed twice")
+    return ListRows(FileList.joined(added[::-1]) if len(added) > 1 else added[0], removed)
+
+
+def all_files(lists: Sequence[ListRows]) -> FileList:
+    """Return the files that remain after all lists, in the order of the version.
+
+    Raise ValueError if a list removes a file that the older lists do not list, or if two files have the same
+    path.
+    """
+    files, removed = merge(lists)
+    if len(removed):
+        raise ValueError(f"the file {removed[0].as_py()!r} is removed, but not listed")
+    if len(lists) > 1 and len(files["path"].unique()) < len(files):
+        raise ValueError("several files have the same path")
+    return in_order(files)
+
+
+def in_order(files: FileList) -> FileList:
+    """Sort files by their partition values, and files with equal values by their places."""
+    keys = [_ranks(column) for column in files.partition_columns.columns]
+    if PLACE in files:
+        keys.append(files[PLACE].to_numpy())
+    if _is_sorted(keys):
+        return files
+    return files.take(np.lexsort(keys[::-1]))
+
+
+def _is_sorted(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Return True if the rows of some keys are in ascending order. Equal rows are allowed."""
+    rises, is_equal = np.zeros(max(len(keys[0]) - 1, 0) if keys else 0, bool), True
+    for key in keys:
+        rises |= is_equal & (key[1:] > key[:-1])
+        is_equal = is_equal & (key[1:] == key[:-1])
+    return bool(np.all(rises | is_equal))
+
+
+def _ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return the rank of each value among the distinct values. Nulls have the highest rank."""
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
+    codes = values.combine_chunks().dictionary_encode(null_encoding="encode")
+    distinct = codes.dictionary
+    ranks = np.empty(len(distinct), np.int64)
+    ranks[pc.sort_indices(distinct).to_numpy()] = np.arange(len(distinct))
+    found: npt.NDArray[np.int64] = ranks[codes.indices.to_numpy()]
+    return found
+
+
+def between_places(
+    places: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], end: int
+) -> npt.NDArray[np.int64] | None:
+    """Return ``counts[i]`` new places for each ``i``: ``starts[i]``, and others before the next known place.
+
+    Return None if there are too few places. ``end`` follows all places.
+    """
+    known = np.append(np.sort(places), end)
+    room = known[np.searchsorted(known, starts, side="right")] - starts
+    steps = room // np.maximum(counts, 1)
+    if np.any((steps < 1) & (counts > 0)):
+        return None
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    found: npt.NDArray[np.int64] = np.repeat(starts, counts) + offsets * np.repeat(steps, counts)
+    return found

@@ -17,17 +17,15 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, StoredList
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
-    Stored,
-    by_directory,
     invalid_snapshot,
     listed_paths,
     to_entries,
 )
 from dask_tfrecord.dataset.snapshot.versions import (
-    Levels,
     find_newest,
     history,
     read_version,
@@ -97,15 +95,14 @@ class Snapshot:
     created : datetime, optional
         The time in UTC at which the snapshot was created, by the clock of the process that committed the
         write. ``created`` is None if the time is unknown.
-    ancestors : tuple of str
-        The ids of the last 100 writes that preceded ``run``, from the oldest to the newest. Writes whose
-        files have been overwritten are included.
     oldest : int
         The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
     log : EntryLog
         The entries of the data files, and their totals.
-    stored : Stored, optional
-        How the file list is stored, or None if the snapshot is not stored.
+    write_id : str, optional
+        The id that the user gave to the write.
+    before : tuple of StoredList
+        The lists of the version before a snapshot that is not stored yet.
     """
 
     log: EntryLog
@@ -124,14 +121,14 @@ class Snapshot:
     mode: str = ""
     details: str = ""
     created: datetime | None = None
-    ancestors: tuple[str, ...] = ()
     oldest: int = 0
-    stored: Stored | None = None
+    write_id: str | None = None
+    before: tuple[StoredList, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot):
             return NotImplemented
-        names = {item.name for item in fields(self)} - {"log", "stored"} | {"files"}
+        names = {item.name for item in fields(self)} - {"log", "before"} | {"files"}
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
@@ -140,7 +137,12 @@ class Snapshot:
     @cached_property
     def file_list(self) -> FileList:
         """The data files, with paths relative to the directory of the dataset."""
-        return by_directory(self.log.files) if self.partitioning else self.log.files
+        try:
+            return self.log.files
+        except ValueError as error:
+            if isinstance(error, TFRecordError):
+                raise
+            raise invalid_snapshot(error, self._path) from error
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
@@ -153,7 +155,23 @@ class Snapshot:
             TypeError,
             ValueError,
         ) as error:  # Python cannot represent a statistic or a partition value
-            raise invalid_snapshot(error, self.stored.path if self.stored else "") from error
+            raise invalid_snapshot(error, self._path) from error
+
+    @property
+    def _path(self) -> str:
+        return self.log.lists[-1].path if self.log.lists else ""
+
+    def commits(self) -> list[CommitId]:
+        """Return the last commits of the dataset, the newest last: at least 1,000, if there were as many.
+
+        The ids of commits stay known if their versions expire or are overwritten.
+        """
+        return [commit for one in self.log.lists for commit in one.commits]
+
+    @cached_property
+    def ancestors(self) -> tuple[str, ...]:
+        """The ids of the runs that committed the versions before this one, as far as they are known."""
+        return tuple(commit.run for commit in self.commits()[:-1])
 
     @property
     def columns(self) -> Schema:

@@ -3,15 +3,13 @@
 In memory, the file list has a separate column for the values of each partition column and for the statistics
 of each data column. Separate columns allow file lists to be concatenated. In the Parquet file, one struct
 column contains all partition values, and another struct column contains all statistics (see docs/format.md).
-A snapshot's Parquet file stores the complete file list, or only the files that an earlier snapshot (the base)
-does not list.
+A Parquet file stores one list of the log of entries (see `entry_log`).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +18,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column
 from dask_tfrecord.codec.codecs import CODECS
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE, PLACE_STEP, ListRows
 from dask_tfrecord.dataset.snapshot.names import run_of_column_file
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, SchemaError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET
@@ -117,6 +116,9 @@ _TABLE = pa.schema(
 _VALUES = "partition"
 
 _NULLS = pa.field("nulls", pa.int64())
+
+# The names of the lower and upper bounds in statistics.
+_BOUNDS = (("min", "max"), ("min_length", "max_length"))
 
 # Matches every path that leads out of the dataset, and some valid paths. `is_inside` checks each path that
 # matches this pattern.
@@ -250,55 +252,152 @@ def with_schema(files: FileList, own: Schema, schema: Schema) -> FileList:
 # -- Between the file list and the columns of the Parquet file -----------------------------------------------
 
 
-def to_stored(files: FileList, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    known = {name for name in files.rows.column_names if files[name].null_count < len(files)}
-    names = [*_TABLE.names, *(name for name in ("stamp", "codec", VERSION, COLUMN_FILE) if name in known)]
-    columns = {name: files[name] for name in names}
+def to_stored(
+    rows: ListRows, schema: Schema, partitioning: Sequence[Field], number: int, codec: str, start: int
+) -> pa.Table:
+    """Convert the content of a list to the columns of its Parquet file. `from_stored` is the inverse.
+
+    The removed paths follow the added files. A column, or a field of statistics, is left out if its values
+    follow from others. ``number`` is the version that stores the list, ``codec`` is the codec of files
+    without an own one, and ``start`` is the place of the first file.
+    """
+    files = rows.added
+    columns = {name: files[name] for name in _TABLE.names}
     columns["path"] = columns["path"].cast(pa.string())
+    if len(files) and _is_usual(files, "blocks", first_blocks(files)):
+        del columns["blocks"]
+    implied = {
+        "codec": pa.repeat(codec, len(files)),
+        "stamp": pa.nulls(len(files), pa.string()),
+        VERSION: pa.repeat(pa.scalar(number, pa.int64()), len(files)),
+        COLUMN_FILE: pa.nulls(len(files), COLUMN_FILE_TYPE),
+        PLACE: _places(len(files), start),
+    }
+    columns |= {name: files[name] for name, usual in implied.items() if not _is_usual(files, name, usual)}
     structs = {
-        _VALUES: {item.name: value_name(item.name) for item in partitioning},
+        _VALUES: {item.name: files[value_name(item.name)].combine_chunks() for item in partitioning},
         STATISTICS: {
-            item.name: name for item in schema.leaves if (name := statistics_name(item.name)) in known
+            item.name: _without_implied(files[name].combine_chunks())
+            for item in schema.leaves
+            if (name := statistics_name(item.name)) in files and files[name].null_count < len(files)
         },
     }
     for struct, found in structs.items():
-        if found:
-            arrays = [files[name].combine_chunks() for name in found.values()]
-            columns[struct] = pa.StructArray.from_arrays(arrays, names=[*found])
-    return pa.table(columns)
+        if found and len(files):
+            columns[struct] = pa.StructArray.from_arrays([*found.values()], names=[*found])
+    fields = [
+        pa.field(name, column.type, nullable=name not in _TABLE.names) for name, column in columns.items()
+    ]
+    table = pa.table(columns, schema=pa.schema(fields))
+    if not len(rows.removed):
+        return table
+    gone = {item.name: pa.nulls(len(rows.removed), item.type) for item in fields}
+    gone |= {
+        item.name: pa.array([[] if item.name == "blocks" else 0] * len(rows.removed), item.type)
+        for item in fields
+        if item.name in _TABLE.names and item.name != "path"
+    }
+    return pa.concat_tables([table, pa.table({**gone, "path": rows.removed.cast(pa.string())}, table.schema)])
 
 
-def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field], number: int) -> FileList:
-    """Check the untrusted columns of a snapshot's Parquet file, and convert them to a file list.
+def _is_usual(files: FileList, name: str, usual: pa.Array) -> bool:
+    return name not in files or files[name].combine_chunks().equals(usual)
 
-    ``number`` is the version of the snapshot. Unknown columns are ignored. Raise TypeError, ValueError,
-    KeyError or ArrowException if `to_stored` cannot have returned the columns.
+
+def _places(count: int, start: int) -> pa.Array:
+    return pa.array(start + PLACE_STEP * np.arange(count, dtype=np.int64))
+
+
+def first_blocks(files: FileList) -> pa.Array:
+    """Return the blocks of files that have a single block, or none if they have no records.
+
+    The block begins after the header of the file. The list is empty if the codec is unknown.
     """
-    required = stored.select(_TABLE.names).cast(_TABLE)
-    columns = {name: required[name] for name in _TABLE.names}
+    codecs = files["codec"].combine_chunks()
+    offsets = pc.if_else(pc.equal(codecs, "gzip"), 10, pc.if_else(pc.equal(codecs, "zlib"), 2, 0))
+    has_block = pc.and_(pc.greater(files["records"].combine_chunks(), 0), codecs.is_valid())
+    zeros = pa.array(np.zeros(pc.sum(has_block).as_py() or 0, np.int64))
+    values = pa.StructArray.from_arrays(
+        [offsets.filter(has_block).cast(pa.int64()), zeros, zeros], fields=[*_BLOCK]
+    )
+    ends = np.cumsum(has_block.to_numpy(zero_copy_only=False), dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], ends]), pa.int32()), values)
+
+
+def _without_implied(statistics: pa.StructArray) -> pa.StructArray:
+    """Leave out bounds of statistics that are all null, upper bounds that equal the lower ones, and null
+    counts that are all 0. Keep at least one field, because Parquet cannot store a struct without fields.
+    """
+    found = {item.name: statistics.field(item.name) for item in statistics.type}
+    known = statistics.is_valid()
+    for low, high in _BOUNDS:
+        if low in found and found[low].filter(known).equals(found[high].filter(known)):
+            del found[high]
+            if found[low].null_count == len(known):
+                del found[low]
+    if len(found) > 1 and not pc.any(pc.not_equal(found["nulls"].filter(known), 0)).as_py():
+        del found["nulls"]
+    return pa.StructArray.from_arrays([*found.values()], names=[*found], mask=pc.invert(known))
+
+
+def from_stored(
+    stored: pa.Table,
+    schema: Schema,
+    partitioning: Sequence[Field],
+    number: int,
+    *,
+    codec: str = "none",
+    start: int = 0,
+    removed: int = 0,
+    names: Collection[str] | None = None,
+) -> ListRows:
+    """Check the untrusted columns of a list's Parquet file, and convert them to the content of the list.
+
+    ``number`` is the version that stored the list, and ``removed`` is the number of removed paths. ``codec``
+    and ``start`` are those of `to_stored`. Unknown columns are ignored. If ``names`` is given, only the
+    statistics of these columns are converted. Raise TypeError, ValueError, KeyError or ArrowException if
+    `to_stored` cannot have returned the columns.
+    """
+    count = len(stored) - removed
+    check(count >= 0, "it removes more files than it has rows")
+    gone = stored["path"].slice(count).cast(pa.string()).cast(pa.binary()).combine_chunks()
+    check(not gone.null_count, "a removed path is null")
+    stored = stored.slice(0, count)
+    required = [item for item in _TABLE if item.name != "blocks" or "blocks" in stored.column_names]
+    found = stored.select([item.name for item in required]).cast(pa.schema(required))
+    columns = dict(zip(found.column_names, found.columns, strict=True))
     columns["path"] = columns["path"].cast(pa.binary())
-    for name in ("stamp", "codec"):
-        columns[name] = pa.nulls(len(stored), pa.string())
-        if name in stored.column_names:
-            columns[name] = stored[name].cast(pa.string())
+    columns["stamp"] = pa.nulls(count, pa.string())
+    if "stamp" in stored.column_names:
+        columns["stamp"] = stored["stamp"].cast(pa.string())
+    columns["codec"] = pa.repeat(codec, count)
+    if "codec" in stored.column_names:
+        columns["codec"] = stored["codec"].cast(pa.string())
     unknown = {*columns["codec"].unique().to_pylist()}.difference(CODECS, {None, "none"})
     check(not unknown, f"the codec {min(unknown, default='')!r} is not known")
+    if "blocks" not in columns:
+        columns["blocks"] = first_blocks(FileList(pa.table(columns)))
     columns[VERSION] = _checked_versions(stored, number)
-    if partitioning:
-        found = stored[_VALUES].combine_chunks()
+    columns[PLACE] = _checked_places(stored, start)
+    if partitioning and count:
+        values = stored[_VALUES].combine_chunks()
         for item in partitioning:
-            columns[value_name(item.name)] = found.field(item.name).cast(value_type(item.type))
+            columns[value_name(item.name)] = values.field(item.name).cast(value_type(item.type))
+    elif partitioning:
+        nothing = {value_name(item.name): pa.nulls(0, value_type(item.type)) for item in partitioning}
+        columns |= nothing
     if COLUMN_FILE in stored.column_names:
         columns[COLUMN_FILE] = _checked_column_files(stored[COLUMN_FILE])
-    if STATISTICS in stored.column_names:
-        found = stored[STATISTICS].combine_chunks()
-        items = schema.select([field.name for field in found.type]).fields
+    if STATISTICS in stored.column_names and count:
+        structs = stored[STATISTICS].combine_chunks()
+        items = schema.select([field.name for field in structs.type]).fields
         for at, item in enumerate(items):
-            columns[statistics_name(item.name)] = _checked_statistics(found.field(at), item)
+            if names is None or item.name in names:
+                columns[statistics_name(item.name)] = _checked_statistics(structs.field(at), item)
     files = FileList(pa.table(columns))
     files.rows.validate(full=True)
     _check_files(files)
-    return files
+    return ListRows(files, gone)
 
 
 def _checked_column_files(stored: pa.ChunkedArray) -> pa.StructArray:
@@ -315,8 +414,8 @@ def _checked_column_files(stored: pa.ChunkedArray) -> pa.StructArray:
 def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
     """For each file, return the newest version that added a row of the file.
 
-    The stored version is null for files that the snapshot itself adds. If the Parquet file has no column of
-    versions, all files get the version of the snapshot.
+    The stored version is null for files that the version itself adds. If the Parquet file has no column of
+    versions, all files get the version of the list.
     """
     if VERSION not in stored.column_names:
         return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
@@ -327,13 +426,29 @@ def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Arr
     return versions
 
 
+def _checked_places(stored: pa.Table, start: int) -> pa.ChunkedArray | pa.Array:
+    if PLACE not in stored.column_names:
+        check(start >= 0, "next_place is too small")
+        return _places(len(stored), start)
+    places = stored[PLACE].cast(pa.int64())
+    is_valid = not places.null_count and (pc.min(places).as_py() or 0) >= 0
+    check(is_valid, "the place of a file is null or negative")
+    return places
+
+
 def _checked_statistics(found: pa.StructArray, column: Field) -> pa.StructArray:
-    type_ = pa.struct(_statistics_fields(column))
-    statistics = found if found.type == type_ else found.cast(type_)
-    if statistics.field("nulls").null_count:
-        unknown = pc.and_(statistics.is_valid(), statistics.field("nulls").is_null())
-        check(not pc.any(unknown).as_py(), f"the statistics of {column.name!r} have no null count")
-    return statistics
+    """Convert the statistics of a column, and add the fields that are left out (see `_without_implied`)."""
+    fields = _statistics_fields(column)
+    known, mask = {item.name: found.field(item.name) for item in found.type}, found.is_null()
+    zeros = pa.array(np.zeros(len(found), np.int64))
+    known.setdefault("nulls", zeros)
+    for low, high in _BOUNDS:
+        nothing = pa.nulls(len(found))
+        known.setdefault(high, known.setdefault(low, nothing))
+    arrays = [pc.if_else(mask, None, known[item.name].cast(item.type)) for item in fields]
+    unknown = pc.and_(pc.invert(mask), arrays[0].is_null())
+    check(not pc.any(unknown).as_py(), f"the statistics of {column.name!r} have no null count")
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
 
 
 def _check_files(files: FileList) -> None:
@@ -366,41 +481,6 @@ def _files_with_bad_blocks(files: FileList) -> npt.NDArray[np.intp]:
 def check(valid: bool, problem: str) -> None:
     if not valid:
         raise ValueError(problem)
-
-
-# An append stores only the files added since the base, as long as their number is at most this fraction of
-# the number of files in the base.
-DELTA_PART = 0.1
-
-
-@dataclass(frozen=True)
-class Base:
-    """The Parquet file of a snapshot with a complete file list, which later snapshots extend.
-
-    The checksum distinguishes the base from another snapshot of the same version.
-    """
-
-    version: int
-    crc32c: int
-
-
-class Stored(NamedTuple):
-    """How the file list of a snapshot is stored.
-
-    ``path`` is the path of the Parquet file, for error messages. ``added`` contains the snapshot's files that
-    are not in the file list of ``base``. The next append may store only the files in ``added`` and its own
-    new files.
-    """
-
-    path: str
-    base: Base
-    added: FileList
-
-    def is_delta(self, files: FileList) -> bool:
-        """Return True if few of ``files`` were added since the base, so that a snapshot may store only the
-        added files.
-        """
-        return len(self.added) <= DELTA_PART * (len(files) - len(self.added))
 
 
 def listed_paths(files: FileList) -> list[str]:
@@ -437,18 +517,6 @@ def with_known_versions(files: FileList, known: FileList) -> FileList:
     All other files get a null version, which stands for the version of the snapshot that will list them.
     """
     return files.with_columns({VERSION: known[VERSION].take(known.positions(files))})
-
-
-def by_directory(files: FileList) -> FileList:
-    """Make the files of each directory adjacent in a file list. Files of a directory keep their order."""
-    paths = files["path"]
-    # A regular expression would take three times as long as `split_pattern`.
-    parents = pc.list_element(pc.split_pattern(paths, "/", max_splits=1, reverse=True), 0)
-    directories = pc.if_else(pc.match_substring(paths, "/"), parents, b"")
-    codes = directories.combine_chunks().dictionary_encode().indices.to_numpy()
-    if bool(np.all(codes[1:] >= codes[:-1])):
-        return files
-    return files.take(np.argsort(codes, kind="stable"))
 
 
 def invalid_snapshot(error: Exception, path: str) -> TFRecordError:

@@ -1,57 +1,40 @@
-"""Read and encode the Parquet file of each version of a dataset, including its JSON metadata.
+"""Find the versions of a dataset, read them, and encode new versions.
 
-docs/format.md specifies the Parquet files and the keys of the metadata. The content of the Parquet files is
-untrusted, and is checked when it is read. If a version has a base, the Parquet file of the version lists only
-the data files that the base does not list. `history` reads the metadata of many versions at once, without the
-file lists.
+A version consists of its own list of entries and of older lists (see `entry_log`), each in the Parquet file
+of the version that stored it. The head of a version is read at once, its lists when they are first needed.
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from dask_tfrecord.codec import crc32c
-from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.snapshot.entry_log import EntryLog, Totals
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
-from dask_tfrecord.dataset.snapshot.stored_files import (
-    Base,
-    Stored,
-    by_directory,
-    check,
-    from_stored,
-    invalid_snapshot,
-    parse_columnar,
-    to_stored,
+from dask_tfrecord.dataset.snapshot import list_files
+from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, ListRows
+from dask_tfrecord.dataset.snapshot.list_files import ListFile, open_list, open_lists
+from dask_tfrecord.dataset.snapshot.metadata import (
+    KNOWN_COMMITS,
+    ListName,
+    dump_columns,
+    dump_head,
 )
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
+from dask_tfrecord.dataset.snapshot.stored_files import check, from_entries, invalid_snapshot, listed_paths
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.entry import COLUMN_FILE
+from dask_tfrecord.files.storage.file_list import VERSION, FileList
 from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.paths import is_http
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.fields import Schema
-
-# The columns that form the index of a DataFrame. Each column is a pair of the column name and the level name.
-Levels = tuple[tuple[str, str | None], ...]
-
-# The keys under which the JSON metadata stores the totals of a version.
-TOTALS = Totals._fields
-
-# A snapshot stores the ids of at most this many previous writes. If the id of a write is not stored, a
-# repetition of the write is recognised only if the dataset keeps the version or files of the write.
-_MOST_ANCESTORS = 100
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.fields import Field, Schema
 
 
 @cache  # cached, because reading an installed package's metadata takes milliseconds
@@ -63,165 +46,10 @@ def library_version() -> str:
         return "unknown"
 
 
-def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the JSON metadata to the fields of `Snapshot`, without the file list and the version.
-
-    Raise AttributeError, KeyError, TypeError or ValueError if the metadata does not describe a valid
-    snapshot.
-    """
-    compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
-    check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
-    check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
-    schema = Schema.from_json(metadata["schema"])
-    stored = metadata.get("partitioning")
-    partitioning = Schema.from_json(stored).fields if stored else ()
-    custom = metadata.get("custom_metadata", {})
-    check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
-    order = tuple(metadata.get("order", ()))
-    names = sorted(item.name for item in (*schema.fields, *partitioning))
-    check(not order or sorted(order) == names, "order does not name each column once")
-    ancestors = metadata.get("ancestors", [])
-    are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
-    check(are_strings, "ancestors is not a list of strings")
-    mode, columns_name = metadata.get("mode", ""), metadata.get("columns_name")
-    oldest = metadata.get("oldest", 0)
-    check(type(oldest) is int and oldest >= 0, "oldest is not the number of a version")
-    return {
-        "schema": schema,
-        "compression": compression,
-        "run": run,
-        "library": library,
-        "partitioning": partitioning,
-        "custom_metadata": custom,
-        "order": order,
-        "partial": metadata.get("partial", False) is True,
-        "index": _levels(metadata.get("index"), names),
-        "columns_name": columns_name if isinstance(columns_name, str) else None,
-        "columnar": parse_columnar(metadata.get("columnar")),
-        "mode": mode if isinstance(mode, str) else "",
-        "details": summary(metadata)["details"],
-        "created": parse_time(metadata.get("created")),
-        "ancestors": tuple(ancestors),
-        "oldest": oldest,
-    }
-
-
-def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a snapshot to JSON metadata. `parse` is the inverse function."""
-    partitioning, created = fields["partitioning"], fields["created"]
-    metadata = {name: fields[name] for name in ("run", "compression", "library", "custom_metadata", "index")}
-    metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
-    metadata["schema"] = fields["schema"].to_json()
-    told = {"run": fields["run"], "details": fields["details"]}
-    metadata["summary"] = told | fields["log"].totals._asdict()
-    metadata["partitioning"] = Schema(partitioning).to_json() if partitioning else None
-    others = {
-        "partial": fields["partial"],
-        "mode": fields["mode"],
-        "created": created and created.isoformat(),
-        "oldest": fields["oldest"],
-        "columnar": fields["columnar"],
-        "columns_name": fields["columns_name"],
-    }
-    return metadata | {name: value for name, value in others.items() if value or value == ()}
-
-
-def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``details`` of a write, as text, and the totals of its version.
-
-    A summary with the id of another run is ignored, because another program has copied it from an earlier
-    version. If a total is invalid, the result contains no totals.
-    """
-    stored = metadata.get("summary")
-    if not isinstance(stored, dict) or stored.get("run") != metadata.get("run"):
-        stored = {}
-    details = stored.get("details")
-    known = {name: stored.get(name) for name in TOTALS}
-    is_valid = all(type(count) is int and 0 <= count < 2**63 for count in known.values())
-    return {"details": details if isinstance(details, str) else "", **(known if is_valid else {})}
-
-
-def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
-    return (*ancestors, run)[-_MOST_ANCESTORS:]
-
-
-def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
-    if stored is None:
-        return None
-    levels = tuple((column, name) for column, name in stored)
-    columns = [column for column, _ in levels]
-    check(all(isinstance(name, str | None) for _, name in levels), "an index name is not a string")
-    distinct = len(set(columns)) == len(columns)
-    check(distinct and set(columns) <= set(names), "index does not name distinct columns")
-    return levels
-
-
-def parse_time(stored: Any) -> datetime | None:
-    """Parse a time with a time zone. Return None if the text is invalid, because no data depends on the
-    time.
-    """
-    with suppress(TypeError, ValueError):
-        time = datetime.fromisoformat(stored)
-        return time if time.tzinfo else None
-    return None
-
-
-def strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON text. Raise ValueError if the text repeats a key, contains a constant such as NaN, or is
-    nested too deeply.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        check(len(set(names)) == len(names), "an object has the same key twice")
-        return dict(pairs)
-
-    def constant(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    try:
-        value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
-    except RecursionError:
-        raise ValueError("the text is nested too deeply") from None
-    return value
-
-
 _NAME = re.compile(r"\d{8}\.parquet")
-
-# The only format version that this library reads and writes. A change of the format that this version of the
-# library would misread requires a new format version.
-FORMAT_VERSION = 1
-
-METADATA_KEY = b"dask_tfrecord"
-
-# The largest size of the file of a snapshot.
-_MOST_BYTES = (1 << 31) - 1
-
-# The parsed content of a snapshot file is cached if the file has fewer bytes than this.
-_KEPT_BYTES = 1 << 18
 
 # An error message lists at most this many versions one by one.
 _MOST_NUMBERS = 12
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Part:
-    """The content of a snapshot's Parquet file.
-
-    ``files`` lists the data files that the base does not list. If there is no base, ``files`` lists all data
-    files.
-    """
-
-    number: int
-    path: str
-    crc32c: int
-    fields: dict[str, Any]
-    base: Base | None
-    files: FileList
-
-
-class _LostBaseError(FileNotFoundError):
-    """The base of a version is missing or has changed, because of an overwrite or of damage."""
 
 
 def versions(store: Store, found: FoundFiles | None = None) -> list[int]:
@@ -286,181 +114,251 @@ def oldest_version(store: Store) -> int:
 def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any] | None:
     """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
 
-    Raise TFRecordError if the file of the snapshot is damaged, or if the base of the snapshot is damaged or
-    missing.
+    Raise TFRecordError if the file of the snapshot is damaged.
     """
     numbers = versions(store, found)
     while numbers:
         try:
             return read_version(store, numbers[-1])
         # An overwrite may have just replaced this version with a newer one.
-        except FileNotFoundError as error:
+        except (FileNotFoundError, LostListError) as error:
             if (now := versions(store)) != numbers:
                 numbers = now
                 continue
-            reason = error if isinstance(error, _LostBaseError) else ValueError("is not a regular file")
-            raise invalid_snapshot(reason, store.public(store.join(snapshot_path(numbers[-1])))) from error
+            if isinstance(error, LostListError):
+                raise
+            path = store.public(store.join(snapshot_path(numbers[-1])))
+            raise invalid_snapshot(ValueError("is not a regular file"), path) from error
     return None
+
+
+class LostListError(TFRecordError):
+    """A list of a version is missing or was replaced, because of an overwrite or of damage."""
+
+
+class _Lists:
+    """The older lists of a version. They are opened together at the first use of one of them."""
+
+    def __init__(self, store: Store, names: tuple[ListName, ...]) -> None:
+        self.store, self.names = store, names
+        self._found: dict[int, ListFile] = {}
+
+    def open(self, number: int) -> ListFile:
+        if number not in self._found:
+            missing = [name for name in self.names if name.number not in self._found]
+            files = open_lists(self.store, [name.number for name in missing])
+            for name, file in zip(missing, files, strict=True):
+                self._found[name.number] = self._checked(name, file)
+        return self._found[number]
+
+    def path(self, number: int) -> str:
+        return self.store.public(self.store.join(snapshot_path(number)))
+
+    def first(self) -> ListFile:
+        """Open only the first list, whose head describes the columns of the version."""
+        name = self.names[0]
+        if name.number not in self._found:
+            self._found[name.number] = self._checked(name, *open_lists(self.store, [name.number]))
+        return self._found[name.number]
+
+    def _checked(self, name: ListName, file: ListFile | Exception) -> ListFile:
+        problem = "later versions add to this version, and its file is"
+        path = self.path(name.number)
+        if isinstance(file, FileNotFoundError):
+            raise _lost(f"{problem} missing", path) from None
+        if isinstance(file, Exception):
+            raise file
+        if ListName.of(name.number, file.head.run, file.rows) != name:
+            raise _lost(f"{problem} another one", path)
+        if file.head.lists if name is self.names[0] else file.head.lists[:1] != self.names[:1]:
+            raise _lost(f"{problem} the list of another dataset", path)
+        return file
+
+    def __reduce__(self) -> tuple[type["_Lists"], tuple[Store, tuple[ListName, ...]]]:
+        return type(self), (self.store, self.names)
+
+
+def _lost(problem: str, path: str) -> LostListError:
+    found = invalid_snapshot(ValueError(problem), path)
+    return LostListError(found.problem, *found.remedies, path=path)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _List:
+    """A list of a version, which is read when it is needed (see `StoredList`)."""
+
+    name: ListName
+    siblings: _Lists
+    schema: Schema
+    partitioning: tuple[Field, ...]
+
+    @property
+    def number(self) -> int:
+        return self.name.number
+
+    @property
+    def rows(self) -> int:
+        return self.name.rows
+
+    @cached_property
+    def file(self) -> ListFile:
+        return self.siblings.open(self.number)
+
+    @property
+    def removed(self) -> int:
+        return self.file.head.removed
+
+    @property
+    def next_place(self) -> int:
+        return self.file.head.next_place
+
+    @property
+    def commits(self) -> tuple[CommitId, ...]:
+        return self.file.commits
+
+    @property
+    def path(self) -> str:
+        return self.siblings.path(self.number)
+
+    @cached_property
+    def content(self) -> ListRows:
+        return self.read()
+
+    def read(self, names: Collection[str] | None = None, prune: list_files.Prune | None = None) -> ListRows:
+        """Read the list, or a part of it, as `ListFile.read` does."""
+        return self.file.read(self.schema, self.partitioning, names, prune)
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("name", "siblings", "schema", "partitioning")
+        return {name: vars(self)[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
 
 
 def read_version(store: Store, number: int) -> dict[str, Any]:
     """Return the fields of the snapshot with version ``number`` in the root of the store.
 
-    Raise FileNotFoundError if the file of the snapshot or of its base does not exist. Raise TFRecordError if
-    the file of the snapshot or of its base is damaged.
+    Raise FileNotFoundError if the file of the version does not exist. Raise TFRecordError if it is damaged.
     """
-    part = read_part(store, number)
-    return assemble(part, None if part.base is None else _read_base(store, part.base))
+    return assemble(open_list(store, number))
 
 
-def _read_base(store: Store, base: Base) -> Part:
-    path = store.public(store.join(snapshot_path(base.version)))
-    try:
-        part = read_part(store, base.version)
-    except FileNotFoundError:
-        raise _LostBaseError(f"{path}: later versions add to this version, and its file is missing") from None
-    if part.crc32c != base.crc32c:
-        raise _LostBaseError(f"{path}: later versions add to this version, and its file is another one")
-    return part
-
-
-def assemble(part: Part, base: Part | None) -> dict[str, Any]:
-    """Return the fields of a snapshot, given the contents of its file and of its base's file.
-
-    Raise TFRecordError if the snapshot's file and the base's file do not belong together.
-    """
-    files, added = part.files, part.files.slice(0, 0)
-    try:
-        check((part.base is None) == (base is None), "the files of its base are missing")
-        if base is not None:
-            check(base.base is None, "its base adds to another version")
-            for name in ("schema", "partitioning"):
-                check(base.fields[name] == part.fields[name], f"its base has another {name}")
-            added = part.files
-            is_added = pc.is_in(base.files["path"], added["path"].combine_chunks())
-            check(not pc.any(is_added).as_py(), "several files have the same path")
-            files = FileList.joined([base.files, added])
-    except (pa.ArrowException, ValueError) as error:
-        raise invalid_snapshot(error, part.path) from error
-    stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
-    custom = {**part.fields["custom_metadata"]}  # callers may change the dict, so copy it
+def assemble(own: ListFile, siblings: _Lists | None = None) -> dict[str, Any]:
+    """Return the fields of the snapshot whose own list is ``own``."""
+    head = own.head
+    siblings = siblings or _Lists(own.store, head.lists)
+    columns = head.columns
+    if columns is None:
+        columns = siblings.first().head.columns
+        if columns is None:
+            raise _lost("later versions need its columns, and it has none", siblings.first().path)
+    schema, partitioning = columns["schema"], columns["partitioning"]
+    lists = [_List(name, siblings, schema, partitioning) for name in head.lists]
+    newest = _List(ListName.of(own.number, head.run, own.rows), siblings, schema, partitioning)
+    vars(newest)["file"] = own
+    names = ("run", "library", "mode", "details", "created", "oldest", "compression", "write_id")
     return {
-        **part.fields,
-        "custom_metadata": custom,
-        "number": part.number,
-        "log": EntryLog(files),
-        "stored": stored,
+        **columns,
+        "custom_metadata": {**columns["custom_metadata"]},  # callers may change the dict, so copy it
+        **{name: getattr(head, name) for name in names},
+        "number": own.number,
+        "log": EntryLog(from_entries([], schema, partitioning), (*lists, newest), known=head.totals),
     }
 
 
-def read_part(store: Store, number: int) -> Part:
-    """Read the file of a snapshot without reading the file of the snapshot's base.
+def encode(store: Store, fields: Mapping[str, Any]) -> tuple[bytes, EntryLog]:
+    """Encode the fields of a snapshot as the Parquet file of its version.
 
-    Raise FileNotFoundError if the file does not exist.
+    Return the content of the file, and the log of the entries as a reader would read it.
     """
-    path = store.join(snapshot_path(number))
-    try:
-        data = store.read_file(path, _MOST_BYTES)
-    except ValueError as error:
-        raise invalid_snapshot(error, store.public(path)) from None
-    parse = _parse_kept if len(data) < _KEPT_BYTES else parse_part
-    return parse(data, store.public(path), number)
-
-
-def parse_part(data: bytes, path: str, number: int) -> Part:
-    """Parse and check the untrusted content of a snapshot's file. Raise TFRecordError for invalid content."""
-    try:
-        # Read without threads, so that no Arrow thread can free the buffer after the call has returned. If
-        # the process ended while an Arrow thread was freeing a buffer, it would abort.
-        stored = read_bounded(open_parquet(data), len(data))
-        metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
-        format_version = metadata["format_version"]
-        if type(format_version) is not int or format_version != FORMAT_VERSION:
-            raise TFRecordError(
-                f"the snapshot has format version {format_version!r}, "
-                f"this library reads format version {FORMAT_VERSION}",
-                "use the version of dask-tfrecord that wrote the dataset, or a newer one",
-                path=path,
-            )
-        fields = parse(metadata)
-        base = _base(metadata, number)
-        files = from_stored(stored, fields["schema"], fields["partitioning"], number)
-        return Part(number, path, crc32c(data), fields, base, files)
-    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        if isinstance(error, TFRecordError) and error.path:
-            raise
-        raise invalid_snapshot(error, path) from error
-
-
-# Parsed snapshots are cached, because programs often open a dataset again. Parsing a small snapshot takes
-# longer than reading the snapshot's file.
-_parse_kept = lru_cache(maxsize=16)(parse_part)
-
-
-def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
-    stored = metadata.get("base")
-    if stored is None:
-        return None
-    base = Base(stored["version"], stored["crc32c"])
-    are_integers = all(type(value) is int for value in (base.version, base.crc32c))
-    check(are_integers and 0 < base.version < number, "the base is not an earlier version")
-    return base
-
-
-def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
-    """Encode the fields of a snapshot, as returned by `assemble`, as a Parquet file.
-
-    If ``delta`` is True, store only the data files that the base does not list, unless too many files were
-    added. If only the added files are stored, the dataset must keep the Parquet file of the base.
-    """
-    files, stored, base = fields["log"].files, fields["stored"], None
-    files = by_directory(files) if fields["partitioning"] else files
-    if delta and stored is not None and stored.is_delta(files):
-        files, base = stored.added, stored.base
-    metadata = {"format_version": FORMAT_VERSION, **dump(fields)}
-    if base is not None:
-        metadata["base"] = {"version": base.version, "crc32c": base.crc32c}
-    text = json.dumps(metadata, allow_nan=False)
-    table = to_stored(files, fields["schema"], fields["partitioning"])
-    sink = pa.BufferOutputStream()
-    table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
-    # Readers read the complete snapshot file, so Parquet's column statistics would only cost time. Use
-    # dictionary encoding only for the paths of column files, because many data files may share a column file.
-    pq.write_table(
-        table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=["columns.path"]
+    log, number = fields["log"], fields["number"]
+    kept, own = log.to_store()
+    own = ListRows(_with_versions(own.added, number).in_one_chunk(), own.removed)
+    check(bool(kept) or not len(own.removed), "a file is removed, but not listed")
+    names = tuple(ListName(*one.name) for one in kept)
+    taken = [one for one in fields["before"] if one.number not in {name.number for name in names}]
+    commits = [(commit.run, commit.write_id) for one in taken for commit in one.commits]
+    merged = commits[1 - KNOWN_COMMITS :]
+    metadata = dump_head(fields, names, log.next_place, len(own.removed), merged)
+    columns = dump_columns(fields)
+    if not kept or not kept[0].file.head.has_columns(columns):
+        metadata |= columns
+    schema, partitioning = fields["schema"], fields["partitioning"]
+    data = list_files.encode(metadata, own, schema, partitioning, number)
+    stored = list_files.opened(store, number, data)
+    newest = _List(
+        ListName.of(number, fields["run"], stored.rows), _Lists(store, names), schema, partitioning
     )
-    return sink.getvalue()
+    vars(newest).update(file=stored, content=own)
+    return data, EntryLog(own.added.slice(0, 0), (*kept, newest), known=log.totals)
 
 
-# `read_metadata` reads this many bytes at the end of a snapshot's file. Unless the dataset has hundreds of
-# columns, the last 64 KiB contain the whole Parquet footer with the metadata.
-_TAIL_BYTES = 1 << 16
+def _with_versions(files: FileList, number: int) -> FileList:
+    """Return a file list in which each file without a version gets the version ``number``."""
+    known = files[VERSION] if VERSION in files else pa.nulls(len(files), pa.int64())
+    return files.with_columns({VERSION: pc.fill_null(known, number)})
 
 
-def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Map each version to the JSON metadata of its Parquet file.
+def _content_or_nothing(one: _List) -> ListRows:
+    with suppress(LostListError):
+        return one.content
+    return ListRows(from_entries([], one.schema, one.partitioning))
 
-    The result does not include versions that do not exist, are damaged, have another format version, or have
-    a Parquet footer longer than `_TAIL_BYTES`. For a version that is not in the result, `read_version`
-    returns the content or raises an error.
+
+def listed_by(store: Store, numbers: Iterable[int]) -> set[str]:
+    """Return the paths of all data files and column files that one or more of the versions list.
+
+    Versions and lists that no longer exist are left out.
     """
-    paths = [store.join(snapshot_path(number)) for number in numbers]
-    tails = store.read_ends(paths, _TAIL_BYTES)
-    found = {number: _parse(tail) for number, tail in zip(numbers, tails, strict=True)}
-    return {number: metadata for number, metadata in found.items() if metadata is not None}
+    logs = []
+    for number in numbers:
+        with suppress(FileNotFoundError):  # an overwrite has just removed this version
+            logs.append(read_version(store, number)["log"])
+    contents: dict[tuple[int, str], ListRows] = {}
+    for log in logs:
+        for one in log.lists:
+            if one.name not in contents:
+                contents[one.name] = _content_or_nothing(one)
+    # A file that no list removes is listed by each version that has its list.
+    removed = pa.concat_arrays(
+        [pa.array([], pa.binary()), *(rows.removed for rows in contents.values())]
+    ).unique()
+    listed: set[str] = set()
+    doubtful: dict[tuple[int, str], FileList] = {}
+    for name, rows in contents.items():
+        is_removed = pc.is_in(rows.added["path"], removed)
+        listed.update(listed_paths(rows.added.filter(pc.invert(is_removed))))
+        doubtful[name] = rows.added.filter(is_removed)
+    for log in logs:
+        alive: dict[bytes, Any] = {}
+        for one in log.lists:
+            for path in contents[one.name].removed.to_pylist():
+                alive.pop(path, None)
+            files = doubtful[one.name]
+            beside = files[COLUMN_FILE].to_pylist() if COLUMN_FILE in files else [None] * len(files)
+            alive |= dict(zip(files["path"].to_pylist(), beside, strict=True))
+        for path, column_file in alive.items():
+            listed.add(path.decode(errors="surrogateescape"))
+            listed |= {column_file["path"]} if column_file else set()
+    return listed
 
 
-def _parse(tail: Any) -> dict[str, Any] | None:
-    """Return the JSON metadata in the last bytes of a Parquet file, or None if there is no valid metadata."""
-    if not isinstance(tail, bytes):  # reading the file failed, and `tail` is the exception
-        return None
-    try:
-        metadata = strict_json(pq.read_metadata(pa.BufferReader(tail)).metadata[METADATA_KEY])
-        base = metadata.get("base")
-        is_valid = base is None or type(base["version"]) is int
-        return metadata if is_valid and metadata["format_version"] == FORMAT_VERSION else None
-    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError):
-        return None
+def read_heads(store: Store, numbers: Sequence[int]) -> dict[int, ListFile]:
+    """Read the heads of versions. The result does not include versions that do not exist.
+
+    Raise TFRecordError if a version is damaged.
+    """
+    found = dict(zip(numbers, open_lists(store, numbers), strict=True))
+    for one in found.values():
+        if isinstance(one, Exception) and not isinstance(one, FileNotFoundError):
+            raise one
+    return {number: one for number, one in found.items() if isinstance(one, ListFile)}
+
+
+def needed_lists(heads: Iterable[ListFile]) -> set[int]:
+    """Return the versions whose lists are a part of the given versions."""
+    return {name.number for one in heads for name in one.head.lists}
 
 
 _HISTORY = pa.schema(
@@ -480,31 +378,12 @@ _HISTORY = pa.schema(
 
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
     """Return the table that `Dataset.history` documents, without versions that no longer exist."""
-    stored = read_metadata(store, numbers)
-    rows: list[tuple[Any, ...]] = []
-    for number in numbers:
-        described = _described(stored[number]) if number in stored else None
-        with suppress(FileNotFoundError):  # an overwrite has just removed this version
-            rows.append((number, *(described or _read(store, number))))
+    rows = []
+    for number, one in read_heads(store, numbers).items():
+        head = one.head
+        told = (head.created, head.mode or None, head.details or None)
+        rows.append((number, *told, *head.totals, head.run, head.library))
     columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
     table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)
     frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
     return frame
-
-
-def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return a row of `history` without the version, or None if the metadata is incomplete."""
-    texts = [metadata.get(name) for name in ("mode", "run", "library")]
-    known = summary(metadata)
-    if not all(name in known for name in TOTALS) or not all(isinstance(text, str) for text in texts):
-        return None
-    mode, *others = texts
-    counts = (known[name] for name in TOTALS)
-    return parse_time(metadata.get("created")), mode or None, known["details"] or None, *counts, *others
-
-
-def _read(store: Store, number: int) -> tuple[Any, ...]:
-    """Return a row of `history` without the version. Compute the totals from the file list of the version."""
-    fields = read_version(store, number)
-    told = (fields[name] or None for name in ("created", "mode", "details"))
-    return *told, *fields["log"].totals, fields["run"], fields["library"]

@@ -4,10 +4,8 @@ A commit moves the files listed only by older versions to the directory ``kept``
 in the directory ``kept`` and at their original paths.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +16,8 @@ from dask_tfrecord.dataset.snapshot.model import (
     find_snapshot,
     listed_files,
     open_version,
-    short_list,
 )
+from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     METADATA_DIRECTORY,
@@ -30,15 +28,11 @@ from dask_tfrecord.dataset.snapshot.names import (
     stored_paths,
 )
 from dask_tfrecord.dataset.snapshot.stored_files import rows_of_run
-from dask_tfrecord.dataset.snapshot.versions import readable_versions, version_names
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
     Call,
     CorruptRecordError,
-    FileRemovedError,
-    Remedy,
     TFRecordError,
-    index_again,
     warn_caller,
 )
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
@@ -52,34 +46,9 @@ from dask_tfrecord.files.storage.listing import (
     look_up,
     unfinished_only,
 )
-from dask_tfrecord.files.storage.location import removed
 from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
-
-
-def with_kept_paths(store: Store, version: int) -> Store:
-    """Return a store that finds a file of ``version`` even if a commit has moved the file to the directory of
-    kept files, or back.
-
-    A reader that uses the returned store can still read its planned files after a commit has replaced them,
-    if the commit keeps older versions.
-    """
-    return replace(store, elsewhere=partial(_kept_paths, version))
-
-
-def _kept_paths(version: int, store: Store, path: str) -> Iterator[str]:
-    kept = store.join(f"{KEPT}/{store.relative(path)}")
-    yield from (kept, path, kept)  # a restore may move the file back between the first two requests
-    numbers = readable_versions(store)
-    if numbers and version not in numbers:
-        why = "its version has expired or was overwritten. The dataset has version"
-        raise removed(store.public(path), f", because {why} {version_names(numbers)}")
-    newest = intact_snapshot(store)
-    if newest is not None:
-        [name] = FileList.of([FileInfo(path, None)]).names_below(store.join(""))
-        error = lost_file(store, name)
-        raise error if name in listed_files(newest) else of_version(error, version)
 
 
 def kept_files(store: Store, found: FoundFiles | None = None) -> FileList:
@@ -120,9 +89,6 @@ def _filled(files: FileList, found: FileList, missing: pa.ChunkedArray) -> FileL
     """Replace the missing rows of ``files`` by those of ``found``."""
     columns = files.rows.column_names
     return files.with_columns({name: pc.if_else(missing, found[name], files[name]) for name in columns})
-
-
-_MISSING = "the file is missing, but the dataset's snapshot lists it"
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
@@ -169,8 +135,9 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[
         if first >= 0:
             [path] = listed.slice(first, first + 1).paths
             recorded, size = (column[first].as_py() for column in (listed["bytes"], files["bytes"]))
-            sizes = None if size is None else (recorded, size)
-            raise lost_file(store, path, listed.filter(is_missing).paths, sizes)
+            if size is None:
+                raise lost_file(store, path, listed.filter(is_missing).paths)
+            raise resized_file(store, store.join(path), recorded, f"{size:,}")
     if not all(map(is_part, others.names)):
         others = without_side_files(store, others, data=listed.paths, is_known=True)
     stamps = pc.fill_null(listed["stamp"], "")
@@ -185,37 +152,6 @@ def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
     size.
     """
     return files["path" if store.is_remote else "bytes"].is_null()
-
-
-def lost_file(
-    store: Store, path: str, missing: Sequence[str] = (), sizes: tuple[int, int] | None = None
-) -> CorruptRecordError:
-    """Return the exception for a file that is missing, or whose size differs from the size in the snapshot.
-
-    ``sizes`` contains the size in the snapshot and the present size, or is None if the file is missing. For a
-    missing file, the exception also names the files in ``missing``.
-    """
-    root, public = store.public(), store.public(store.join(path))
-    if sizes is None:
-        repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
-        others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
-        others = [name for name in missing if name != path]
-        problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
-        return FileRemovedError(problem, "put the file back", repair, others_only, path=public)
-    recorded, size = sizes
-    problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
-    again = [] if is_part(path) else [index_again(root, "again if it was changed")]
-    return CorruptRecordError(problem, WITHOUT_SNAPSHOT, calls=again, path=public)
-
-
-def of_version(error: CorruptRecordError, version: int) -> CorruptRecordError:
-    """Return the exception of `lost_file` for a file that only an older version lists."""
-    return error.replaced(
-        problem=f"{error.problem}, in its version {version}",
-        advice="put the file back",
-        calls=(),
-        remedies=[Remedy("version", None, "read the newest version")],
-    )
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
@@ -452,10 +388,13 @@ def of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence
 @redact_errors
 def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
     """Return the newest snapshot in the root of the store, or None if the newest snapshot is damaged or
-    missing.
+    missing, or one of its lists is.
     """
     with suppress(TFRecordError):
-        return find_snapshot(store, found)
+        newest = find_snapshot(store, found)
+        if newest is not None:
+            len(newest.file_list)  # read the lists
+        return newest
     return None
 
 

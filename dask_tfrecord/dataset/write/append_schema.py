@@ -15,11 +15,13 @@ from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
 from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.read.sample import take_sample
+from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
-from dask_tfrecord.dataset.snapshot.versions import Levels, library_version
-from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
+from dask_tfrecord.dataset.snapshot.versions import library_version
+from dask_tfrecord.dataset.snapshot.visibility import data_files
 from dask_tfrecord.dataset.write.destination import (
     files_unchanged,
     refuse_datasets_below,
@@ -83,15 +85,14 @@ def check_existing_data(
     ``known`` is the newest snapshot. If ``known`` is None, the function reads the newest snapshot. Return the
     newest snapshot, or None if the directory has no snapshot. Raise a SchemaError that names one difference
     if the columns, types, partition columns or index differ from the existing data. Also raise the errors of
-    `newest_snapshot`.
+    `open_checked`.
     """
-    newest = newest_snapshot(store, known)
+    newest = open_checked(store, known=known)
     if newest is not None:
-        refuse_linked_files(store, newest[0].file_list)
-        merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
+        merged_schema(newest, schema, partitioning, index, adds_columns=adds_columns)
         # A column that the dataset has but the rows lack may have been renamed. The commit does not check for
         # columns missing from the rows, because a concurrent append may have added columns.
-        existing = newest[0].schema.names
+        existing = newest.schema.names
         if not adds_columns:
             _check_names(existing, schema.names, *_MISSING, _FILL)
         elif {*existing}.isdisjoint(schema.names):  # the rows are those of another dataset
@@ -106,7 +107,7 @@ def check_existing_data(
         _partition_values(store, files, partitioning)
         with files_unchanged(store):
             _foreign_schema(store, files, schema)
-    return None if newest is None else newest[0]
+    return newest
 
 
 def _check_one_split(store: Store, files: FileList) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset import partitioning as hive
-from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE, EntryLog, between_places, is_in
 from dask_tfrecord.dataset.snapshot.model import (
     Snapshot,
     listed_files,
@@ -41,12 +41,12 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     with_known_versions,
     with_schema,
 )
-from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, next_ancestors, numbers_of
+from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, numbers_of
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema, with_common_dtype
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
-from dask_tfrecord.files.entry import COLUMN_FILE
+from dask_tfrecord.files.entry import COLUMN_FILE, COLUMN_FILE_TYPE
 from dask_tfrecord.files.storage.file_list import (
     VERSION,
     FileList,
@@ -58,6 +58,7 @@ from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.dtypes import nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.logical_types import value_type
 
 
 class Change(NamedTuple):
@@ -132,9 +133,9 @@ def following(
         mode=operation.mode,
         details=operation.details,
         created=datetime.now(UTC).replace(microsecond=0),
-        ancestors=() if newest is None else next_ancestors(newest.ancestors, newest.run),
         oldest=0 if newest is None else newest.oldest,
-        stored=None,
+        write_id=None,
+        before=() if newest is None else newest.log.lists,
     )
 
 
@@ -256,11 +257,7 @@ class Append(_Addition):
     mode = "append"
 
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
-        stored, added = existing.stored, new.file_list
-        if stored is not None:
-            stored = stored._replace(added=FileList.joined([stored.added, added]))
-        files = FileList.joined([existing.file_list, added])
-        return Change(replace(new, log=EntryLog(files), stored=stored))
+        return Change(replace(new, log=existing.log.changed(new.file_list)))
 
 
 @dataclass(frozen=True)
@@ -354,11 +351,11 @@ class ReplacePartitions(_Addition, _Replacement):
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
         old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
         directories = partition_directories(old, run.partitioning)
-        paths = zip(old.paths, directories, strict=True)
-        replaced = [path for path, directory in paths if directory in written]
+        is_replaced = np.array([directory in written for directory in directories], bool)
         if not existing.number:  # other tools may have added files after the write was planned
-            replaced = [path for path in replaced if path in self.replaceable]
-        new = replace(new, log=EntryLog(FileList.joined([old.without(replaced), new.file_list])))
+            is_replaced &= [path in self.replaceable for path in old.paths]
+        gone = old.filter(is_replaced)
+        new, replaced = replace(new, log=existing.log.changed(new.file_list, gone)), gone.paths
         if not replaced:
             return Change(new)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
@@ -426,7 +423,9 @@ class Expire(Operation):
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         assert newest is not None  # `follow` raises an error if `newest` is None
         new = following(newest, newest, run, self)
-        return Change(replace(new, stored=newest.stored, oldest=self.oldest))
+        # An older list may have entries of files that only expired versions list.
+        log = EntryLog(newest.log.files) if any(one.removed for one in newest.log.lists) else newest.log
+        return Change(replace(new, oldest=self.oldest, log=log))
 
 
 class Group(NamedTuple):
@@ -445,6 +444,8 @@ class Group(NamedTuple):
 @dataclass(frozen=True)
 class _Rewrite(Operation):
     """Replace groups of files with new files that contain all or some of the same rows."""
+
+    erases: ClassVar[bool] = False  # True if no later version may store anything about the replaced rows
 
     groups: tuple[Group, ...] = ()
     keep_versions: bool = True
@@ -470,15 +471,20 @@ class _Rewrite(Operation):
         assert newest is not None  # `follow` raises an error if `newest` is None
         replaced = [path for group in self.groups for path, _ in group.replaced]
         new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
-        new, listed = self._cleaned(new, newest, replaced)
         files = _with_known_statistics(files, run.schema, newest.schema)
-        rows = _with_groups(listed, files, self.groups)
-        new = replace(new, log=EntryLog(rows), compression=newest.compression)
+        log = _with_groups(newest, files, self.groups, self._changed(newest, replaced))
+        # The older lists may have statistics with deleted values, so later versions must not need them.
+        log = EntryLog(log.files) if self.erases else log
+        new = replace(self._cleaned(new, newest), log=log, compression=newest.compression)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
-    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
-        """Return ``new`` and the file list of ``newest``. `Delete` removes the deleted values from both."""
-        return new, newest.file_list
+    def _cleaned(self, new: Snapshot, newest: Snapshot) -> Snapshot:
+        """Return ``new``. `Delete` removes the deleted categories from it."""
+        return new
+
+    def _changed(self, newest: Snapshot, replaced: Sequence[str]) -> FileList | None:
+        """Return the entries of ``newest`` that change, although their files stay."""
+        return None
 
 
 class Compact(_Rewrite):
@@ -525,6 +531,7 @@ class Delete(_Rewrite):
     """
 
     mode = "delete"
+    erases = True
     rows: int = 0
     version: int = 0
     unused: Mapping[str, pa.Array] = field(default_factory=dict, hash=False)
@@ -538,7 +545,7 @@ class Delete(_Rewrite):
             raise GroupsLostError(newest, lost)
         return self
 
-    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
+    def _cleaned(self, new: Snapshot, newest: Snapshot) -> Snapshot:
         """Leave out the categories that occur only in deleted rows.
 
         If another write has committed since the unused categories were found, new rows may contain these
@@ -554,11 +561,13 @@ class Delete(_Rewrite):
             left = categories.filter(pc.invert(pc.is_in(categories, unused)))
             return replace(item, categories=left, is_closed=item.is_closed and not is_old)
 
-        listed = _without_column_files(newest.file_list, replaced)
         if not any(map(len, self.unused.values())):
-            return new, listed
+            return new
         schema = Schema(tuple(map(used, new.schema.fields)), new.schema.record_type)
-        return replace(new, schema=schema, partitioning=tuple(map(used, new.partitioning))), listed
+        return replace(new, schema=schema, partitioning=tuple(map(used, new.partitioning)))
+
+    def _changed(self, newest: Snapshot, replaced: Sequence[str]) -> FileList | None:
+        return _without_column_files(newest.file_list, replaced)
 
 
 def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_versions: bool) -> Change:
@@ -576,7 +585,8 @@ def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_ver
     columns = {*closed_column_files(store)} if name_of(COLUMNS) in names else set()
     columns = columns.difference(listed_paths(new.file_list))
     removed = [*replaced, *snapshots, *exported, *kept, *sorted(columns)]
-    return Change(replace(new, oldest=new.number), removed)
+    # The lists of earlier versions are removed, so the version stores all entries itself.
+    return Change(replace(new, oldest=new.number, log=EntryLog(new.log.files)), removed)
 
 
 def partition_directories(rows: FileList, partitioning: Sequence[Field]) -> list[str]:
@@ -597,24 +607,43 @@ def _count_rows(rows: FileList, partitioning: Sequence[Field]) -> dict[str, int]
     return dict(+counts)  # the unary plus of the Counter drops directories without records
 
 
-def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> FileList:
-    """Return a file list in which each group's new files take the position of the first file that the group
-    replaces.
+def _with_groups(
+    newest: Snapshot, files: FileList, groups: Sequence[Group], changed: FileList | None
+) -> EntryLog:
+    """Return the log in which new files take the place of the first file that their group replaces.
 
-    Each new file gets the highest version of the files that its group replaces. ``rows`` lists all replaced
-    files, and ``files`` lists the new files. A file is in at most one group.
+    Each new file gets the highest version of the files that its group replaces. ``newest`` lists all replaced
+    files, and ``files`` lists the new files. A file is in at most one group. ``changed`` contains other
+    entries of ``newest`` that replace those of the same files.
     """
+    rows = newest.file_list
     replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
     group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])
-    places, versions = np.full(len(groups), len(rows)), np.zeros(len(groups), np.int64)
-    np.minimum.at(places, group_of_replaced, replaced)
+    firsts, versions = np.full(len(groups), len(rows)), np.zeros(len(groups), np.int64)
+    np.minimum.at(firsts, group_of_replaced, replaced)
     np.maximum.at(versions, group_of_replaced, rows[VERSION].to_numpy()[replaced])
     group_of_path = {path: at for at, group in enumerate(groups) for path in group.added}
     group_of_file = np.array([group_of_path[path] for path in files.paths], np.int64)
     added = files.with_columns({VERSION: pa.array(versions[group_of_file])})
+    gone = rows.take(replaced)
+    # Files of one group must be adjacent, so that they get the places of the group in their order.
+    order = np.argsort(group_of_file, kind="stable")
+    counts, places = np.bincount(group_of_file, minlength=len(groups)), rows[PLACE].to_numpy()
+    found = between_places(places, places[firsts], counts, newest.log.next_place)
+    if found is not None:
+        added = added.take(order).with_columns({PLACE: pa.array(found)})
+        if changed is not None:
+            changed = changed.filter(pc.invert(is_in(changed, gone["path"].combine_chunks())))
+            added, gone = FileList.joined([added, changed]), FileList.joined([gone, changed])
+        return newest.log.changed(added, gone)
+    # No places are left between those of two files, so number all files again.
+    if changed is not None:
+        again = pc.index_in(rows["path"], changed["path"])
+        beside = pc.if_else(again.is_valid(), None, rows[COLUMN_FILE])
+        rows = rows.with_columns({COLUMN_FILE: beside})
     kept = np.delete(np.arange(len(rows)), replaced)
-    order = np.argsort(np.concatenate([kept, places[group_of_file]]), kind="stable")
-    return FileList.joined([rows.take(kept), added]).take(order)
+    order = np.argsort(np.concatenate([kept, firsts[group_of_file]]), kind="stable")
+    return EntryLog(FileList.joined([rows.take(kept), added]).take(order))
 
 
 def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> Snapshot:
@@ -634,16 +663,14 @@ def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> 
         partitioning=partitioning,
         order=(*columns, *added),
         log=EntryLog(with_schema(existing.file_list, existing.schema, schema)),
-        stored=None,  # a snapshot and the base of the snapshot must have the same schema
     )
 
 
 def _with_types_of(existing: Snapshot, files: FileList, own: Schema) -> FileList:
     """Convert statistics and partition values of new files to the types of the existing columns."""
     files = files if own == existing.schema else with_schema(files, own, existing.schema)
-    names = [value_name(item.name) for item in existing.partitioning]
-    types = existing.file_list.rows.schema
-    return files.with_columns({name: files[name].cast(types.field(name).type) for name in names})
+    types = {value_name(item.name): value_type(item.type) for item in existing.partitioning}
+    return files.with_columns({name: files[name].cast(type_) for name, type_ in types.items()})
 
 
 def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> FileList:
@@ -654,16 +681,20 @@ def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> File
     return files.select(name for name in files.rows.column_names if name not in changed)
 
 
-def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList:
-    """Return a file list without the column files that were written for replaced files, because these contain
-    deleted values.
+def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList | None:
+    """Return the entries whose column files were written for replaced files, without these column files,
+    because they contain deleted values.
 
     If such a column file also contains rows of other data files, readers must decode the records of these
     data files instead.
     """
     if COLUMN_FILE not in rows:
-        return rows
+        return None
     paths = pc.struct_field(rows[COLUMN_FILE], "path")
     old = paths.filter(pc.is_in(rows["path"], encoded_paths(replaced))).drop_null()
-    beside = pc.if_else(pc.is_in(paths, old.combine_chunks()), None, rows[COLUMN_FILE])
-    return rows.with_columns({COLUMN_FILE: beside})
+    changed = rows.filter(pc.is_in(paths, old.combine_chunks()))
+    return (
+        changed.with_columns({COLUMN_FILE: pa.nulls(len(changed), COLUMN_FILE_TYPE)})
+        if len(changed)
+        else None
+    )

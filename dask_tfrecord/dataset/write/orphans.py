@@ -4,7 +4,6 @@ import errno
 import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -19,8 +18,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     run_of_column_file,
     snapshot_path,
 )
-from dask_tfrecord.dataset.snapshot.stored_files import listed_paths
-from dask_tfrecord.dataset.snapshot.versions import read_part, versions
+from dask_tfrecord.dataset.snapshot.versions import listed_by, versions
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
@@ -52,7 +50,7 @@ def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run
     closed = closed_column_files(store, found)
     runs = open_runs(store)
     # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
-    listed = _listed_by_any(store, versions(store))
+    listed = listed_by(store, versions(store))
     if not dry_run:
         _move_to_their_places(store, found, listed)
     removed: list[str] = []
@@ -128,18 +126,6 @@ def _unlisted_files(
 def _is_in_place(path: str) -> bool:
     directory = parent_of(path)
     return directory in ("", COLUMNS) or all("=" in name for name in directory.split("/"))
-
-
-def _listed_by_any(store: Store, numbers: Iterable[int]) -> set[str]:
-    """Return the paths, relative to the root, of all files that one or more of the snapshots list.
-
-    The function reads no bases, because the base of each snapshot is one of the snapshots.
-    """
-    listed: set[str] = set()
-    for number in numbers:
-        with suppress(FileNotFoundError):  # an overwrite has just removed this version
-            listed.update(listed_paths(read_part(store, number).files))
-    return listed
 
 
 def last_modified(store: Store, paths: Iterable[str], found: FoundFiles | None = None) -> datetime:

@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning import group_by_directory
+from dask_tfrecord.dataset.snapshot.list_files import open_list
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import STARTED, column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
-from dask_tfrecord.dataset.snapshot.versions import Levels, newest_number, read_part
+from dask_tfrecord.dataset.snapshot.versions import newest_number
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
@@ -214,6 +216,6 @@ class WriteRun:
             found = [*range(first, newest.number - len(newest.ancestors))]
         for number in found:
             with suppress(FileNotFoundError):
-                if number >= newest.oldest and read_part(self.store, number).fields["run"] == self.run:
+                if number >= newest.oldest and open_list(self.store, number).head.run == self.run:
                     return read_snapshot(self.store, number)
         return newest if has_committed(newest, self.run) else None

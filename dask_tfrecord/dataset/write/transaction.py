@@ -20,8 +20,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     ATTEMPT,
@@ -38,30 +36,24 @@ from dask_tfrecord.dataset.snapshot.names import (
     stored_paths,
 )
 from dask_tfrecord.dataset.snapshot.stored_files import (
-    Base,
-    Stored,
     from_entries,
     listed_paths,
     rows_of_run,
 )
-from dask_tfrecord.dataset.snapshot.versions import has_unlisted_version, newest_number, to_parquet
+from dask_tfrecord.dataset.snapshot.versions import encode, has_unlisted_version, newest_number
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.dataset.write.operations import Change, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.file_list import VERSION, FileList
+from dask_tfrecord.files.storage.expected_files import stamp_of
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.location import stamp_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, is_full, secrets_of
 
 logger = logging.getLogger(__name__)
-
-# A file list with more Arrow chunks than this is copied into one chunk, because each chunk costs time in
-# every later commit.
-_MOST_CHUNKS = 64
 
 # The number of steps in a commit, as described in docs/format.md.
 _STEPS = 7
@@ -107,24 +99,6 @@ def _stamp(store: Store, number: int) -> str | None:
     with suppress(Exception):  # without a stamp, the next commit reads the version again
         return stamp_of(store.look(store.join(snapshot_path(number))))
     return None
-
-
-def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
-    """Return the snapshot as a reader would read it from ``data``, the content of its Parquet file."""
-    files, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
-    if files["path"].num_chunks > _MOST_CHUNKS:
-        files = files.in_one_chunk()
-    if stored is None or not stored.is_delta(files):
-        path = store.public(store.join(snapshot_path(snapshot.number)))
-        stored = Stored(path, Base(snapshot.number, crc32c(data)), files.slice(0, 0))
-    added = _with_versions(stored.added, snapshot.number).in_one_chunk()
-    return replace(snapshot, log=EntryLog(files), stored=stored._replace(added=added))
-
-
-def _with_versions(files: FileList, number: int) -> FileList:
-    """Return a file list in which each file without a version gets the version ``number``."""
-    known = files[VERSION] if VERSION in files else pa.nulls(len(files), pa.int64())
-    return files.with_columns({VERSION: pc.fill_null(known, number)})
 
 
 class Transaction:
@@ -279,12 +253,12 @@ class Transaction:
         first.
         """
         run, store, snapshot = self.run, self.store, change.snapshot
-        action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
+        action = f"create version {snapshot.number}, which lists {snapshot.log.totals.files} files"
         replaced = len(change.removed) + len(change.kept)
         self._log(6, f"{action} and replaces {replaced} files" if replaced else action)
         note_replaced(store, run.run, change.removed, change.kept)
         path = store.join(snapshot_path(snapshot.number))
-        data = bytes(to_parquet(vars(snapshot), delta=snapshot.stored is not None))
+        data, log = encode(store, vars(snapshot))
         failure = None
         try:
             store.create_exclusively(path, data)
@@ -296,7 +270,7 @@ class Transaction:
             failure = error
         if failure is None and _is_newest(run, snapshot.number):
             self._change = change
-            return _as_stored(store, snapshot, data)
+            return replace(snapshot, log=log, before=())
         committed = self.look()
         if committed is None:
             # An overwrite has removed this version, so readers ignore the snapshot's file.
@@ -364,7 +338,8 @@ def commit(
 
 def written(run: WriteRun, snapshot: Snapshot) -> Commit:
     """Return the result of a write, including how many files, rows and bytes the write added."""
-    added = rows_of_run(snapshot.file_list, run.run)
+    own = snapshot.log.lists[-1].content.added if snapshot.run == run.run else snapshot.file_list
+    added = rows_of_run(own, run.run)
     rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
     return Commit.of(snapshot, added_files=len(added), added_rows=rows, added_bytes=size)
 

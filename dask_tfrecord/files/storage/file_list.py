@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression, known_codec
-from dask_tfrecord.files.storage.location import stamp_of
+from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.paths import is_http, unquoted_path
 from dask_tfrecord.files.storage.store_failures import without_credentials
 

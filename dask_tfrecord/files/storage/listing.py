@@ -1,7 +1,7 @@
 """List the files that paths, globs and directories specify, without opening the files.
 
 A listing leaves out hidden files. If a path specifies no files, the module looks up the reason only for the
-error message. The check that listed files are unchanged does not open the files.
+error message.
 """
 
 import os
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
-from dask_tfrecord.files.storage.file_list import FileInfo, FileList
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.filesystem import (
     Filesystem,
     is_hidden,
@@ -28,7 +28,6 @@ from dask_tfrecord.files.storage.filesystem import (
     without_duplicates,
 )
 from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.location import ExpectedFile
 from dask_tfrecord.files.storage.paths import (
     expand_braces,
     glob_start,
@@ -38,6 +37,7 @@ from dask_tfrecord.files.storage.paths import (
     path_text,
     unquoted_path,
 )
+from dask_tfrecord.files.storage.regular_files import check_loop
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
 
@@ -295,6 +295,9 @@ def look_up(store: Store, names: Sequence[str]) -> FileList:
             found = store.fs.info(path)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            check_loop(error, path)
+            raise
         is_broken = found.get("islink") and not store.fs.exists(path)
         return None if found["type"] == "directory" or is_broken else {**found, "name": path}
 
@@ -431,40 +434,3 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
 
 def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith((_FOLDER_SUFFIX, LABELS)) or is_hidden(name)
-
-
-# Up to this many files are checked with one request for each file. If there are more files, all of them are
-# first compared with one new listing.
-_FEW = 256
-
-
-def check_unchanged(store: Store, files: Sequence[FileInfo] | FileList) -> None:
-    """Raise FileChangedError if a file was rewritten or removed since it was listed.
-
-    Files without a stamp, such as an ETag or a modification time, are not checked.
-    """
-    if len(files) > _FEW:
-        files = _without_unchanged(store, files if isinstance(files, FileList) else FileList.of(files))
-    infos = files.infos if isinstance(files, FileList) else files
-    stamped = list({file.path: file for file in infos if file.stamp}.values())
-    store.for_each(partial(check_file, store), stamped)
-
-
-def _without_unchanged(store: Store, files: FileList) -> FileList:
-    """List the root again. Return the files that may have changed, according to the new listing."""
-    store.fs.invalidate_cache()
-    found, _ = find_listed(store, files.names_below(_start(store)))
-    is_same = pc.and_(
-        pc.equal(found["stamp"], files["stamp"]),
-        pc.or_kleene(pc.equal(found["bytes"], files["bytes"]), files["bytes"].is_null()),
-    )
-    return files.filter(pc.invert(pc.fill_null(is_same, False)))
-
-
-def check_file(store: Store, file: FileInfo) -> None:
-    """Raise FileChangedError if a file changed since it was listed.
-
-    For a file without a stamp, only the size is compared.
-    """
-    expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
-    expected.check(store.look(file.path))

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
@@ -21,13 +20,14 @@ from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
 from dask_tfrecord.codec import SparseReader, crc32c
-from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
+from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
+from dask_tfrecord.files.storage.expected_files import ADVICE, ExpectedFile, Version, removed
 from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
 from dask_tfrecord.files.storage.forked import OfThisProcess
-from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, too_large
-from dask_tfrecord.files.storage.store_failures import store_failure, without_credentials
+from dask_tfrecord.files.storage.store_failures import without_credentials
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -38,115 +38,29 @@ _THREADS = 16
 # The largest number of bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
 
-# In fsspec's info about a file, the values of these keys change when the file is rewritten.
-_STAMPS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "modified",
-    "created",
-)
-
 # The protocols of stores whose requests for data contain the ETag that the listing states.
 _CHECKS_ETAGS = frozenset({"s3", "s3a", "abfs", "abfss", "az"})
 
-_ADVICE = "if it was rewritten on purpose, read the dataset again"
-
-
-def stamp_of(info: dict[str, Any]) -> str:
-    """Return the stamp of a file: a value in fsspec's info that changes when the file is rewritten, or "".
-
-    The stamp of a symbolic link is "", because fsspec reports the times of the link, not of its target.
-    """
-    if info.get("islink"):
-        return ""
-    stamp: Any = ""
-    for key in _STAMPS:  # a generator expression would take several times as long as this loop
-        if (value := info.get(key)) is not None:
-            stamp = value
-            break
-    # The modification time of a file may be a number in a listing, but a datetime in the info of a single
-    # file.
-    return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
-
-
-def removed(path: str, why: str = "") -> FileRemovedError:
-    problem = f"the file was removed after the dataset was listed{why}"
-    return FileRemovedError(problem, "read the dataset again", path=path)
-
-
-@dataclass(frozen=True)
-class ExpectedFile:
-    """The state of a file in a listing. When the file is opened, the expected state is compared with the
-    current state.
-
-    ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
-    ``look`` returns the current info of the file from the store.
-    """
-
-    path: str
-    size: int | None
-    stamp: str
-    whole: bool
-    look: Callable[[], dict[str, Any]]
-
-    @property
-    def is_read_at_once(self) -> bool:
-        """True if one request can read the whole file, and the listing contains no modification time or ETag
-        to compare.
-        """
-        return self.whole and not self.stamp and 0 < (self.size or 0) < REQUEST_BYTES
-
-    def check(self, now: dict[str, Any]) -> None:
-        """Raise FileChangedError if the current info ``now`` proves that the file was replaced."""
-        size, stamp = now.get("size"), stamp_of(now)
-        if size is not None and self.size is not None and size != self.size:
-            raise self.resized(f"{size:,}")
-        if self.stamp and stamp and stamp != self.stamp:
-            problem = "the file was rewritten since the dataset was listed"
-            raise FileChangedError(problem, _ADVICE, path=self.path)
-
-    def resized(self, now: str) -> FileChangedError:
-        problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
-        return FileChangedError(problem, _ADVICE, path=self.path)
-
-    def explain(self, error: Exception) -> NoReturn:
-        """Raise an actionable error for a store failure; raise any other error unchanged."""
-        if isinstance(error, TFRecordError):
-            raise error
-        if isinstance(error, FileNotFoundError):
-            self._look_again()  # a failure of the store would hide that another process removed the file
-        if (failure := store_failure(error, self.path)) is not None:
-            raise failure from error
-        self._look_again()
-        if isinstance(error, OSError):
-            raise error
-        if isinstance(error, ValueError) and not self.whole:
-            problem = "a range of the file was requested, but the server sends only whole files"
-            remedy = Remedy("blocksize", None, "read every file as a whole")
-            raise TFRecordError(problem, remedy, path=self.path) from error
-        # The text of the error may contain the URL with its secrets.
-        raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
-
-    def _look_again(self) -> None:
-        try:
-            now = self.look()
-        except FileNotFoundError:
-            raise removed(self.path) from None
-        except Exception:  # `explain` reports the original error, not the failure of `look`
-            return
-        self.check(now)
-
 
 class FileReader:
-    """Read a range of a file from start to end, and check that the file has the expected size."""
+    """Read a range of a file from start to end, and check that the file has the expected size.
 
-    def __init__(self, file: Any, expected: ExpectedFile, start: int, stop: int | None) -> None:
-        self._file = file
+    ``is_restamped`` is True if the file may have been rewritten, so that its content must be compared.
+    ``stream`` opens the file from its start, for a server that sends only whole files.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        expected: ExpectedFile,
+        start: int,
+        stop: int | None,
+        *,
+        is_restamped: bool = False,
+        stream: Callable[[], Any] | None = None,
+    ) -> None:
+        self.is_restamped = is_restamped
+        self._file, self._stream = file, stream
         self._expected = expected
         self._position = start
         self._stop = stop
@@ -185,7 +99,7 @@ class FileReader:
             if wanted == 0:
                 return 0
             try:
-                count = self._read(view if wanted is None else view[:wanted], wanted)
+                count = self._read_or_stream(view if wanted is None else view[:wanted], wanted)
             except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
                 self._expected.explain(error)
             self._position += count
@@ -195,6 +109,17 @@ class FileReader:
         count = min(len(view), len(self._ahead))
         view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
         return count
+
+    def _read_or_stream(self, view: memoryview, wanted: int | None) -> int:
+        try:
+            return self._read(view, wanted)
+        except ValueError:  # the server sends no ranges
+            if self._stream is None:
+                raise
+            self._file, self._stream, left = self._stream(), None, self._position
+            while left and (data := self._file.read(min(left, REQUEST_BYTES))):
+                left -= len(data)
+            return self._read(view, wanted)
 
     def _read(self, view: memoryview, wanted: int | None) -> int:
         """Read the next bytes into ``view``, or into `_ahead` if the file sends a request for each read."""
@@ -226,6 +151,7 @@ class _ReaderOfReader(FileReader):
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
         self.size = reader.size
+        self.is_restamped = reader.is_restamped
 
     def peek(self, count: int) -> bytes:
         return self._reader.peek(count)
@@ -327,10 +253,8 @@ class Location:
 
     fs: AbstractFileSystem
     root: str
-    # If a listed file is missing, reads call this function with the store and the old path. Reads then look
-    # for the file at the paths that the function yields. After the last path, the function may raise an error
-    # that explains why the file is missing.
-    elsewhere: Callable[[Any, str], Iterator[str]] | None = None
+    # The version that lists the files, or None for files from a listing.
+    version: Version | None = None
     # A cache of fsspec on top of ``fs``. Only the content of data files and column files comes from it.
     cache: AbstractFileSystem | None = None
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
@@ -361,6 +285,10 @@ class Location:
         This method is the inverse of `join`.
         """
         return path[len(self.join("")) :]
+
+    def listed_name(self, path: str) -> str:
+        """Convert a full path to the form of snapshots: relative to the root, without percent-encoding."""
+        return unquoted_path(path).removeprefix(unquoted_path(self.join("")))
 
     def public(self, path: str | None = None) -> str:
         """Return a path, or the root, as a URL without credentials and query, for messages and results."""
@@ -471,45 +399,80 @@ class Location:
 
     @contextmanager
     def open(
-        self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
+        self,
+        path: str,
+        size: int | None,
+        start: int = 0,
+        stop: int | None = None,
+        stamp: str = "",
+        *,
+        may_be_restamped: bool = False,
     ) -> Iterator[FileReader]:
         """Open a file to read the stored bytes that begin at ``start`` and end before ``stop``. By default,
         the range is the whole file.
 
-        ``size`` and ``stamp`` come from a listing. Raise FileChangedError if a known size or stamp differs
-        from the current size or stamp.
+        ``size`` and ``stamp`` come from a listing or a snapshot. Raise FileChangedError if a known size or
+        stamp differs from the current size or stamp. If ``may_be_restamped`` is True, a different stamp
+        raises no error: the caller must compare the content if ``is_restamped`` of the reader is True.
         """
         with ExitStack() as stack:
 
             def enter(position: int, at: str) -> FileReader:
                 known = stamp if at == path or self.move_keeps_stamp else ""
-                return self._open(stack, at, size, position, stop, known)
+                expected = self._expected(at, size, known, whole=not position and stop is None)
+                return self._open(stack, at, expected, position, stop, may_be_restamped)
 
             def open_at(position: int) -> FileReader:
                 return self.follow(path, partial(enter, position))
 
             reader = open_at(start)
-            if self.elsewhere is not None and not self.move_keeps_stamp:
+            if self.version is not None and not self.move_keeps_stamp:
                 reader = FollowingReader(reader, start, open_at)
             yield reader if self.checksum is None else ChecksumReader(reader, self.checksum)
 
+    def _expected(self, path: str, size: int | None, stamp: str, *, whole: bool) -> ExpectedFile:
+        resized = partial(self.resized, path, size or 0)
+        return ExpectedFile(self.public(path), size, stamp, whole, partial(self._look, path), resized)
+
+    def resized(self, path: str, size: int, now: str) -> FileChangedError:
+        """Return the error for a file that should have ``size`` bytes. ``now`` describes its current size."""
+        if self.version is not None:
+            return self.version.resized(self, path, size, now)
+        problem = f"the file had {size:,} bytes when the dataset was listed and has {now} now"
+        return FileChangedError(problem, ADVICE, path=self.public(path))
+
     def _open(
-        self, stack: ExitStack, path: str, size: int | None, start: int, stop: int | None, stamp: str
+        self,
+        stack: ExitStack,
+        path: str,
+        expected: ExpectedFile,
+        start: int,
+        stop: int | None,
+        may_be_restamped: bool,
     ) -> FileReader:
-        expected = ExpectedFile(
-            self.public(path), size, stamp, not start and stop is None, lambda: self._look(path)
-        )
         try:
             file = None
             if self.cache is not None and self.is_remote:
-                file = open_cached(self.cache, path, size)
+                file = open_cached(self.cache, path, expected.size)
             file = stack.enter_context(self._open_file(path, expected) if file is None else file)
-            expected.check(self._details(file, path, expected))
+            now = self._details(file, path, expected)
+            if may_be_restamped:
+                expected.check_size(now)
+            else:
+                expected.check(now)
             if start:
                 file.seek(start)
         except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
             expected.explain(error)
-        return FileReader(file, expected, start, stop)
+        if is_restamped := expected.is_restamped(now):
+            expected = replace(expected, stamp="")  # later failures have another cause
+        # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
+        can_stream = self.version is not None and "http" in protocols_of(self.fs)
+        stream = partial(self._open_stream, stack, path) if can_stream else None
+        return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
+
+    def _open_stream(self, stack: ExitStack, path: str) -> Any:
+        return stack.enter_context(self.fs.open(path, "rb", block_size=0))
 
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
         """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
@@ -526,6 +489,12 @@ class Location:
         file = self.fs.open(path, "rb", **options)
         # In fsspec, all readers of an in-memory file share one file object, and therefore one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+
+    def _is_read_at_once(self, expected: ExpectedFile) -> bool:
+        """Return True if one request can read a whole file, and there is no modification time or ETag to
+        compare.
+        """
+        return expected.whole and not expected.stamp and 0 < (expected.size or 0) < REQUEST_BYTES
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         """Return the current info of an open file, if possible without a further request."""
@@ -556,10 +525,17 @@ class Location:
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
-        found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
+        # A file of pyarrow cannot seek to the start of a range, not even to 0, unless it is asked to.
+        options = {"seekable": True} if isinstance(self.fs, ArrowFSWrapper) else {}
+        found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise", **options)
         for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
             if isinstance(one, Exception):
                 raise one
+        if "http" in protocols_of(self.fs):  # a server without support for ranges sends whole files
+            found = [
+                data[start:stop] if start >= 0 and len(data) > stop - start else data
+                for data, (_, start, stop) in zip(found, ranges, strict=True)
+            ]
         return found
 
     def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
@@ -619,10 +595,20 @@ class Location:
         try:
             return read(path)
         except FileNotFoundError as error:
-            for other in self.elsewhere(self, path) if self.elsewhere is not None else ():
+            for other in self.version.other_paths(self, path) if self.version is not None else ():
                 with suppress(FileNotFoundError):
                     return read(other)
             raise removed(self.public(path)) from error
+
+    def is_restamped(self, path: str, size: int | None, stamp: str) -> bool:
+        """Return True if the modification time or the ETag of a file differs from ``stamp``.
+
+        Raise FileChangedError if the size of the file differs from a known ``size``, and FileRemovedError if
+        the file was removed.
+        """
+        expected, now = self._expected(path, size, stamp, whole=False), self.look(path)
+        expected.check_size(now)
+        return expected.is_restamped(now)
 
     def look(self, path: str) -> Info:
         """Request the current info of a file, or of the target of a link, from the store.

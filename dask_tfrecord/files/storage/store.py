@@ -25,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.files.storage.expected_files import ExpectedFile
 from dask_tfrecord.files.storage.filesystem import (
     Filesystem,
     Info,
@@ -35,7 +36,7 @@ from dask_tfrecord.files.storage.filesystem import (
     without_duplicates,
 )
 from dask_tfrecord.files.storage.found_files import FoundFiles, VisibleFiles
-from dask_tfrecord.files.storage.location import REQUEST_BYTES, ExpectedFile, Location
+from dask_tfrecord.files.storage.location import REQUEST_BYTES, Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
@@ -633,7 +634,7 @@ class UploadingStore(Store):
         return FoundFiles(self, directory)
 
     def _open_file(self, path: str, expected: ExpectedFile) -> Any:
-        if not expected.is_read_at_once:
+        if not self._is_read_at_once(expected):
             return super()._open_file(path, expected)
         # fsspec's `open` would first request the size of the file. One byte more than expected is read to
         # detect a larger file.

@@ -173,15 +173,28 @@ def test_files_that_are_decided_as_a_whole_are_not_opened(
     assert len({*opened}) == 1
 
 
-def test_a_file_that_may_have_changed_is_opened(place: Callable[[Any], Path], opened: list[str]) -> None:
-    path = place(None)
-    last = path / add(path, ROWS[ROWS["n"] > 590]).files[-1].path
+@pytest.mark.parametrize("filters", [[("n", "<", 3)], [("n", ">", 2)]], ids=["pruned", "dropped as a whole"])
+def test_a_file_of_another_tool_that_may_have_changed_is_opened(
+    tmp_path: Path, opened: list[str], filters: Any
+) -> None:
+    for at, numbers in enumerate(([1, 2], [3, 4], [5, 6])):
+        to_tfrecord(pa.table({"n": numbers}), tmp_path / str(at))
+        [path] = (tmp_path / str(at)).glob("part-*")
+        path.rename(tmp_path / f"{at}.tfrecord")
+        shutil.rmtree(tmp_path / str(at))
+    open_dataset(tmp_path).add_snapshot()
+    first, changed, last = (tmp_path / f"{at}.tfrecord" for at in range(3))
     opened.clear()
-    assert open_dataset(path).delete([("n", ">", 590)], dry_run=True).details["dropped_files"] == 1
-    assert str(last) not in opened
-    last.touch()
-    assert open_dataset(path).delete([("n", ">", 590)]).details["dropped_files"] == 1
-    assert str(last) in opened
+    open_dataset(tmp_path).delete(filters, dry_run=True)
+    assert opened == []
+    changed.touch()
+    open_dataset(tmp_path).delete(filters, dry_run=True)
+    assert opened == [str(changed)]
+    changed.write_bytes(last.read_bytes())
+    with pytest.raises(dask_tfrecord.FileChangedError, match=r"\.add_snapshot\("):
+        open_dataset(tmp_path).delete(filters)
+    assert Snapshot.open(tmp_path).number == 1
+    assert first.exists()
 
 
 def test_an_empty_file_that_may_have_changed_is_kept(tmp_path: Path) -> None:

@@ -225,11 +225,9 @@ def test_a_length_of_time_is_compared_in_the_columns_unit() -> None:
 
 
 def table_of(entries: Sequence[FileEntry | None], fields: Sequence[Field]) -> FileList:
-    """The files as columns. Nothing proves that the statistics of a file that is None are true."""
+    """The files as columns. No snapshot lists a file that is None."""
     known = tuple(entry or FileEntry(f"{at}", 0, 9, 0) for at, entry in enumerate(entries))
-    rows = from_entries(known, Schema(tuple(fields)), ())
-    records = [entry and entry.records for entry in entries]
-    return rows.with_columns({"file_records": pa.array(records, pa.int64())})
+    return from_entries(known, Schema(tuple(fields)), ())
 
 
 def at_once(
@@ -240,22 +238,26 @@ def at_once(
 ) -> list[frozenset[bool | None]]:
     """The outcomes of all files, from columns."""
     table = table_of(entries, fields).with_values(values)
-    return as_sets(file_outcomes(predicate, Schema(tuple(fields)), table))
+    records = None if None in entries else table["records"]
+    return as_sets(file_outcomes(predicate, Schema(tuple(fields)), table, records))
 
 
 @st.composite
 def files(draw: st.DrawFn, name: str) -> tuple[Field, list[pa.Array], list[FileEntry | None]]:
-    """The rows of some files in one column, and their entries: some without statistics, bounds or proof."""
+    """The rows of some files in one column, and their entries: some without statistics or bounds. If no
+    snapshot lists the files, the entries are None.
+    """
     type_, values, _ = TYPES[name]
     arrays, entries = [], list[FileEntry | None]()
+    is_listed = draw(st.sampled_from([True, True, True, False]))
     for at, part in enumerate(draw(st.lists(st.lists(values | st.none(), max_size=4), max_size=5))):
         array, statistics = stored(pa.array(part, type_))
         arrays.append(array)
-        kind = draw(st.sampled_from(["whole", "whole", "min", "max", "no statistics", "no proof"]))
+        kind = draw(st.sampled_from(["whole", "whole", "min", "max", "no statistics"]))
         if kind in ("min", "max"):
             statistics = statistics._replace(**{kind: None})
         known = () if kind == "no statistics" else (statistics,)
-        entries.append(None if kind == "no proof" else FileEntry(f"{at}", 0, len(part), 0, statistics=known))
+        entries.append(FileEntry(f"{at}", 0, len(part), 0, statistics=known) if is_listed else None)
     return Field("x", type_), arrays, entries
 
 
@@ -289,7 +291,8 @@ def test_partition_values_as_columns_give_what_each_file_gives(name: str, data: 
         type_ = type_.value_type
     of_files = pa.array(data.draw(st.lists(values | st.none(), max_size=5)), type_)
     statistics = [ColumnStatistics("n", 1, 2, 1), ColumnStatistics("l", None, None, 3, 0, 2)]
-    known = [None, FileEntry("f", 0, 3, 0, statistics=tuple(statistics)), FileEntry("f", 0, 0, 0)]
+    listed = [FileEntry("f", 0, 3, 0, statistics=tuple(statistics)), FileEntry("f", 0, 0, 0)]
+    known = data.draw(st.sampled_from([listed, [None]]))
     entries = [data.draw(st.sampled_from(known)) for _ in of_files]
     predicate = data.draw(trees(leaves(field, others)))
     more = data.draw(st.sampled_from([IsNull("l"), Compare("m", "<", 1), Compare("n", ">", 1)]))
@@ -320,7 +323,8 @@ def test_bounds_of_another_type_are_unknown() -> None:
     statistics = table_of(entries, [Field("x", pa.int64())])
     text = Field("x", pa.string())
     for values in ({}, {"x": pa.array([5])}):
-        found = file_outcomes(compare(text, "==", "a"), Schema((text,)), statistics.with_values(values))
+        table = statistics.with_values(values)
+        found = file_outcomes(compare(text, "==", "a"), Schema((text,)), table, table["records"])
         assert as_sets(found) == [{True, False}]
 
 

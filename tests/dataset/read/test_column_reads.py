@@ -233,9 +233,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     open_, read_ranges = Store.open, Store.read_ranges
 
-    def opening(store: Store, path: str, *arguments: Any) -> Any:
+    def opening(store: Store, path: str, *arguments: Any, **options: Any) -> Any:
         found.append(Path(path).name)
-        return open_(store, path, *arguments)
+        return open_(store, path, *arguments, **options)
 
     def reading(store: Store, ranges: Any) -> Any:
         found.extend(Path(path).name for path, *_ in ranges)
@@ -309,12 +309,27 @@ def test_ranges_that_are_read_at_once_are_bounded(images: Path, monkeypatch: pyt
     assert 10_000 < max(stop - start for path, start, stop in ranges if "/part-" in path) < 23_000
 
 
-def test_a_data_file_that_changed_is_noticed(images: Path) -> None:
+def test_a_column_file_replaces_a_data_file_that_is_touched_or_removed(images: Path) -> None:
     ddf = read_tfrecord(images, columns=["n"])
-    [path, *_] = images.glob("part-*")
-    os.utime(path, (0, 0))
-    with pytest.raises(dask_tfrecord.FileChangedError):
-        ddf.compute()
+    touched, removed = sorted(images.glob("part-*"))
+    os.utime(touched, (0, 0))
+    removed.unlink()
+    assert ddf.compute()["n"].tolist() == [*range(200)]
+
+
+@pytest.mark.parametrize("images", [None], indirect=True)
+def test_the_column_file_of_a_rewritten_file_of_another_tool_is_not_used(images: Path) -> None:
+    shutil.rmtree(images / "_tfrecord")
+    for at, path in enumerate(sorted(images.glob("part-*"))):
+        path.rename(images / f"{at}.tfrecord")
+    open_dataset(images).add_snapshot(columnar=["n"])
+    ddf = read_tfrecord(images, columns=["n"])
+    os.utime(images / "0.tfrecord", (0, 0))  # a copy: the content is the same
+    assert ddf.compute()["n"].tolist() == [*range(200)]
+    data = (images / "0.tfrecord").read_bytes()
+    (images / "0.tfrecord").write_bytes(data[:-1] + b"?")
+    with pytest.raises(dask_tfrecord.FileChangedError, match=r"call dask_tfrecord.*\.add_snapshot\("):
+        read_tfrecord(images, columns=["n"], read_options={"verify_crc": False}).compute()
 
 
 @pytest.mark.parametrize("columns", [["n"], ["label", "image"]])

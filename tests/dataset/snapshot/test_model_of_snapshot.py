@@ -4,7 +4,7 @@ Metadata files may be garbled, cut off, nested too deeply, of wrong types, or di
 rewritten after the snapshot raise, or are read as they are now; none is skipped.
 
 Modules: dataset.snapshot.model, dataset.snapshot.stored_files, dataset.snapshot.versions,
-files.storage.listing.
+files.storage.expected_files.
 """
 
 import json
@@ -42,13 +42,16 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.list_files import opened
+from dask_tfrecord.dataset.snapshot.metadata import ListName, dump_columns, dump_head
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
-from dask_tfrecord.dataset.snapshot.versions import assemble, dump, parse_part, to_parquet
+from dask_tfrecord.dataset.snapshot.versions import assemble, encode
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
-from dask_tfrecord.files.storage import listing
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
+RUN = "0123abcd" * 4
 WARSAW = ZoneInfo("Europe/Warsaw")
 SCHEMA = Schema.from_arrow(
     pa.schema(
@@ -78,19 +81,30 @@ SNAPSHOT = Snapshot(
 )
 
 
-def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
-    return Snapshot(**assemble(parse_part(data, path, number), None))
+ROOT = Store.at("/nowhere")
+PATH = "/nowhere/_tfrecord/00000001.parquet"
+
+
+def from_parquet(data: bytes, number: int = 1) -> Snapshot:
+    """Parse the file of a version, and read its entries."""
+    snapshot = Snapshot(**assemble(opened(ROOT, number, data)))
+    assert len(snapshot.file_list) == snapshot.log.totals.files
+    return snapshot
+
+
+def to_parquet(snapshot: Snapshot) -> bytes:
+    return encode(ROOT, vars(snapshot))[0]
 
 
 def stored() -> bytes:
-    return bytes(to_parquet(vars(SNAPSHOT)))
+    return to_parquet(SNAPSHOT)
 
 
 def test_what_was_stored_comes_back() -> None:
-    assert from_parquet(stored(), "root/1") == SNAPSHOT
-    assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
-    empty = Snapshot(EntryLog(from_entries((), SCHEMA, ())), SCHEMA, None, "run", "1")
-    assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
+    assert from_parquet(stored()) == SNAPSHOT
+    assert from_parquet(altered(lambda metadata, columns: None)) == SNAPSHOT
+    empty = Snapshot(EntryLog(from_entries((), SCHEMA, ())), SCHEMA, None, RUN, "1")
+    assert from_parquet(to_parquet(empty)) == empty
     columns = ", ".join(SNAPSHOT.columns.names)
     assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
 
@@ -106,7 +120,9 @@ def test_the_page_of_the_format_lists_the_keys_that_are_stored() -> None:
         "mode": "append",
         "created": datetime.now(WARSAW),
     }
-    assert described == {"format_version", "base", *dump({**vars(SNAPSHOT), **filled, "columns_name": "x"})}
+    fields = {**vars(SNAPSHOT), **filled, "columns_name": "x", "write_id": "job 1", "details": "1 rows"}
+    head = dump_head(fields, [ListName(1, "0" * 8, 2)], 1, 1, [(RUN, None)])
+    assert described == {*head, *dump_columns(fields)}
 
 
 def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
@@ -132,7 +148,7 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
         for at, value in enumerate(values)
     )
     rows = from_entries(files, SCHEMA, partitioning)
-    return Snapshot(EntryLog(rows), SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
+    return Snapshot(EntryLog(rows), SCHEMA, None, RUN, "1", partitioning, 7, {"who": "me", "": "ü"})
 
 
 @pytest.mark.parametrize(
@@ -155,9 +171,10 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
 )
 def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -> None:
     snapshot = a_partitioned_snapshot(key, values)
-    found = from_parquet(bytes(to_parquet(vars(snapshot))), "root/7", 7)
+    found = from_parquet(to_parquet(snapshot), 7)
     assert found == snapshot
-    assert [type(file.values[0]) for file in found.files] == [type(value) for value in values]
+    files = sorted(found.files, key=lambda file: file.path)
+    assert [type(file.values[0]) for file in files] == [type(value) for value in values]
     assert found.partition_on == ("key", "it's 2")
     assert repr(found).startswith(f"Snapshot({len(values)} files, {len(values)} partitions, ")
 
@@ -165,7 +182,7 @@ def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -
 def test_pandas_and_people_read_it(tmp_path: Path) -> None:
     (tmp_path / "1.parquet").write_bytes(stored())
     frame = pd.read_parquet(tmp_path / "1.parquet")
-    assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c", "blocks"]
+    assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c", "codec"]
     assert frame["crc32c"].tolist() == [2**32 - 1, 0]
     metadata = json.loads(pq.read_metadata(tmp_path / "1.parquet").metadata[b"dask_tfrecord"])
     assert (metadata["format_version"], metadata["compression"]) == (1, "gzip")
@@ -195,7 +212,7 @@ OUTSIDE += ["s3://bucket/a", "file:a", "C:/a", "simplecache::a", "a::b"]
 def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
     data = altered(lambda metadata, columns: columns["path"].__setitem__(0, path))
     with pytest.raises(TFRecordError, match=r"not a valid snapshot .* is not inside the dataset"):
-        from_parquet(data, "root/1")
+        from_parquet(data)
 
 
 @pytest.mark.parametrize(
@@ -217,16 +234,30 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: metadata.update(partitioning=metadata["schema"]),
         lambda metadata, columns: metadata.update(partitioning=[1]),
         lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),
-        lambda metadata, columns: metadata.update(ancestors=[1]),
+        *(
+            lambda metadata, columns, merged=merged: metadata.update(merged=merged)
+            for merged in ([1], ["0123"], [RUN], [[RUN, 1]], [[RUN]], RUN, 1)
+        ),
+        *(
+            lambda metadata, columns, name=name, value=value: metadata.update({name: value})
+            for name in ("files", "records", "bytes", "next_place", "removed", "oldest")
+            for value in (-1, True, "1", 2**63, 1.0)
+        ),
+        *(
+            lambda metadata, columns, name=name: metadata.pop(name)
+            for name in ("files", "records", "bytes", "next_place", "run", "library", "compression")
+        ),
+        lambda metadata, columns: metadata.update(write_id=1),
+        lambda metadata, columns: metadata.update(run="0123ABCD" * 4),
         lambda metadata, columns: columns.update(stamp=[["a"], None]),
         lambda metadata, columns: columns.update(codec=["snappy", None]),
         lambda metadata, columns: columns.update(statistics=[{"other": None}] * 2),
-        lambda metadata, columns: columns.update(statistics=[{"flag": {"min": 1}}] * 2),
+        lambda metadata, columns: columns.update(statistics=[{"flag": {"nulls": None, "min": 1}}] * 2),
     ],
 )
 def test_anything_else_than_a_snapshot_is_refused(change: Callable[..., object]) -> None:
-    with pytest.raises(TFRecordError, match=r"^root/1: not a valid snapshot .*use_snapshot=False"):
-        from_parquet(altered(change), "root/1")
+    with pytest.raises(TFRecordError, match=rf"^{PATH}: not a valid snapshot .*use_snapshot=False"):
+        from_parquet(altered(change))
 
 
 @pytest.mark.parametrize(
@@ -250,23 +281,53 @@ def test_anything_else_than_a_snapshot_is_refused(change: Callable[..., object])
 )
 def test_a_damaged_file_is_refused(data: bytes) -> None:
     with pytest.raises(TFRecordError, match="not a valid snapshot"):
-        from_parquet(data, "root/1")
+        from_parquet(data)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"nulls": [0, 0], "min": [1, 2], "max": [5, 2]}, [(0, 1, 5), (0, 2, 2)]),
+        ({"min": [1, 2], "max": [5, 2]}, [(0, 1, 5), (0, 2, 2)]),
+        ({"min": [1, 2]}, [(0, 1, 1), (0, 2, 2)]),
+        ({"nulls": [0, 3], "min": [1, None]}, [(0, 1, 1), (3, None, None)]),
+        ({"nulls": [2, 3]}, [(2, None, None), (3, None, None)]),
+    ],
+)
+def test_fields_of_statistics_that_follow_from_others_are_left_out(
+    columns: dict[str, list[Any]], expected: list[tuple[Any, ...]]
+) -> None:
+    schema = Schema.from_arrow(pa.schema({"n": pa.int64()}))
+    files = [
+        FileEntry(f"{at}", 9, 5, 0, statistics=(ColumnStatistics("n", low, high, nulls),))
+        for at, (nulls, low, high) in enumerate(expected)
+    ]
+    snapshot = replace(SNAPSHOT, log=EntryLog(from_entries(files, schema, ())), schema=schema)
+    data = to_parquet(snapshot)
+    assert from_parquet(data) == snapshot
+    table = pq.read_table(pa.BufferReader(data))
+    struct = pa.StructArray.from_arrays([*map(pa.array, columns.values())], names=[*columns])
+    given = pa.StructArray.from_arrays([struct], names=["n"])
+    table = table.drop_columns("statistics").append_column("statistics", given)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    assert from_parquet(bytes(sink.getvalue())) == snapshot
 
 
 def test_a_flipped_bit_in_a_value_is_noticed() -> None:
     """A changed bound would make filters skip files that hold rows."""
     text = b"a value that compression leaves as it is"
-    data = bytes(to_parquet(vars(a_partitioned_snapshot(pa.string(), [text.decode()]))))
+    data = to_parquet(a_partitioned_snapshot(pa.string(), [text.decode()]))
     at = data.index(text)
     flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
     with pytest.raises(TFRecordError, match="not a valid snapshot"):
-        from_parquet(flipped, "root/1")
+        from_parquet(flipped)
 
 
 def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
     data = altered(lambda metadata, columns: metadata.update(format_version=2))
-    with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 2.*newer"):
-        from_parquet(data, "root/1")
+    with pytest.raises(TFRecordError, match=rf"^{PATH}: the snapshot has format version 2.*newer"):
+        from_parquet(data)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -434,29 +495,27 @@ class Place:
         return found
 
 
-# For a place and a number that the file "1.tfrecord" does not hold: the plan of a query, which is then asked.
+# For a place and a number: the plan of a query for the row with this number, which is then asked.
 QUERIES: dict[str, Callable[[Place, int], Callable[[], Any]]] = {
-    "all": lambda place, n: place.read().compute,
     "filters=": lambda place, n: place.read(filters=[("n", "==", n)]).compute,
     "filters= and len": lambda place, n: partial(len, place.read(filters=[("n", "==", n)])),
-    "filters= that nothing matches": lambda place, n: place.read(filters=[("n", "<", 0)]).compute,
     "a filter": lambda place, n: (lambda d: d[d.n == n].compute)(place.read()),
     "a filter and len": lambda place, n: (lambda d: partial(len, d[d.n == n]))(place.read()),
     "a filter, a file each": lambda place, n: (lambda d: d[d.n == n].compute)(place.read(blocksize=None)),
     "loc": lambda place, n: place.read(index="n", calculate_divisions=True, blocksize=None).loc[n:n].compute,
-    "len": lambda place, n: partial(len, place.read()),
     "pickled": lambda place, n: pickle.loads(pickle.dumps((lambda d: d[d.n == n])(place.read()))).compute,
+    "take": lambda place, n: partial(place.take, n % 100 + 10 * (n // 100 - 2)),
 }
 
 
-@rotating([*QUERIES, "take"])
-def test_a_rewritten_file_of_the_same_size_raises_whatever_is_asked(foreign: Place, case: str) -> None:
-    """The new rows are those that the query asks for."""
-
-    def query() -> Any:
-        return foreign.take(25) if case == "take" else QUERIES[case](foreign, 705)()
-
-    query()
+@rotating([*QUERIES, "all"])
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_rewritten_file_of_the_same_size_raises_in_the_task_that_reads_it(
+    foreign: Place, case: str, is_planned: bool
+) -> None:
+    plan = partial(QUERIES[case], foreign, 305) if case in QUERIES else lambda: foreign.read().compute
+    plan()()
+    query = plan() if is_planned else lambda: plan()()
     foreign.rewrite("1.tfrecord", 700)
     with pytest.raises(FileChangedError, match=ADVICE) as caught:
         query()
@@ -465,16 +524,13 @@ def test_a_rewritten_file_of_the_same_size_raises_whatever_is_asked(foreign: Pla
     assert caught.value.record is None
 
 
-@rotating([*QUERIES][::-1])
-def test_a_file_that_is_rewritten_between_plan_and_task_raises_also_if_it_is_not_read(
-    foreign: Place, case: str
-) -> None:
-    assert QUERIES[case](foreign, 205)() is not None
-    late = QUERIES[case](foreign, 205)
-    foreign.rewrite("1.tfrecord", 240)
-    with pytest.raises(FileChangedError, match="rewritten since") as caught:
-        late()
-    assert str(caught.value.path).endswith("/1.tfrecord")
+@rotating([case for case in QUERIES if case != "pickled"])  # without a filter, no statistics are pickled
+def test_a_rewritten_file_that_no_task_reads_is_not_looked_at(foreign: Place, case: str) -> None:
+    query = QUERIES[case](foreign, 205)
+    foreign.rewrite("1.tfrecord", 700)
+    for found in (query(), QUERIES[case](foreign, 205)()):
+        assert found == [205] if case == "take" else (found if isinstance(found, int) else len(found)) == 1
+    assert (len(foreign.read()), foreign.read(filters=[("n", "<", 0)]).compute().empty) == (30, True)
 
 
 def test_a_file_that_is_written_again_with_the_same_content_is_read(foreign: Place) -> None:
@@ -486,7 +542,7 @@ def test_a_file_that_is_written_again_with_the_same_content_is_read(foreign: Pla
 @rotating([700, 700_000, 700])
 def test_index_is_called_again_after_a_rewrite(foreign: Place, case: int) -> None:
     """Dask reuses one expression for all expressions with the same token, but not for a read of before."""
-    before = foreign.read(filters=[("n", "<", 250)])
+    some, every = foreign.read(filters=[("n", "<", 250)]), foreign.read()
     foreign.fs.pipe_file(f"{foreign.root}/1.tfrecord", content(case))
     foreign.fs.invalidate_cache()
     current = sum(first + n for first in (200, case, 400) for n in range(10))
@@ -496,22 +552,11 @@ def test_index_is_called_again_after_a_rewrite(foreign: Place, case: int) -> Non
     assert Snapshot.open(foreign.url, storage_options=foreign.options) == snapshot
     assert foreign.filtered(case + 5) == [case + 5]
     assert len(foreign.read(filters=[("n", "<", 250)]).compute()) == 10
-    with pytest.raises((FileChangedError, CorruptRecordError)):
-        before.compute()
+    assert some.n.compute().tolist() == [*range(200, 210)]
+    with pytest.raises(FileChangedError):
+        every.compute()
     with pytest.raises(dask_tfrecord.DestinationError, match="up to date"):
         foreign.index()
-
-
-@pytest.mark.parametrize("foreign", ["memory", "s3"], indirect=True)
-def test_many_files_that_are_not_read_are_looked_up_by_one_listing(
-    foreign: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listing, "_FEW", 0)
-    late = foreign.read(filters=[("n", "<", 250)])
-    assert len(late.compute()) == 10
-    foreign.rewrite("1.tfrecord", 240)
-    with pytest.raises(FileChangedError, match="rewritten since"):
-        late.compute()
 
 
 @pytest.mark.parametrize("foreign", ["local", "s3"], indirect=True)
@@ -564,9 +609,9 @@ def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:
         (root / f"{number}.tfrecord").symlink_to(tmp_path / f"{number}")
     dask_tfrecord.open_dataset(root).add_snapshot()
     assert all(file.stamp for file in Snapshot.open(root).files)
-    late = read_tfrecord(root, filters=[("n", "<", 250)])
+    late = read_tfrecord(root, filters=[("n", "<", 305)])
     (tmp_path / "1").write_bytes(content(240))
-    for query in (late.compute, lambda: read_tfrecord(root, filters=[("n", "<", 250)]).compute()):
+    for query in (late.compute, lambda: read_tfrecord(root, filters=[("n", "<", 305)]).compute()):
         with pytest.raises(FileChangedError):
             query()
 
@@ -577,7 +622,7 @@ def write_keyed(root: Path, **options: Any) -> Path:
     return root
 
 
-@pytest.mark.parametrize("query", [lambda d: d[d.n == 129], lambda d: d[d.k == 2], lambda d: d, len])
+@pytest.mark.parametrize("query", [lambda d: d[d.n == 105], lambda d: d[d.k == 0], lambda d: d])
 def test_a_rewritten_file_of_ours_raises(tmp_path: Path, query: Callable[[Any], Any]) -> None:
     """The records of one of the files are reversed."""
     path = min(write_keyed(tmp_path / "a").glob("part-*"))
@@ -608,7 +653,7 @@ def test_a_copied_dataset_is_read(
     found = read_tfrecord(tmp_path / "b")
     assert found.dtypes.to_dict() == expected.dtypes.to_dict()
     assert len(found) == 30
-    assert (opened == []) == (copy is shutil.copy2)  # a copy that keeps the times is as fast
+    assert opened == []
     pd.testing.assert_frame_equal(found.compute(), expected.compute())
     filtered = read_tfrecord(tmp_path / "b", filters=[("n", ">", 125)])
     assert sorted(filtered.n.compute()) == sorted(found[found.n > 125].n.compute()) == [126, 127, 128, 129]

@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "directory": Path.mkdir,
     "a terabyte": sparse,
 }
-REASON = "a pipe, a socket or a device|links lead in a loop|is a directory|larger than the limit"
+REASON = "a pipe, a socket or a device|links lead in a loop|is a directory|larger than the limit|magic bytes"
 
 
 @pytest.fixture(params=KINDS)
@@ -76,7 +76,7 @@ def test_a_snapshot_that_is_no_regular_file_raises_and_use_snapshot_false_does_w
         with pytest.raises(TFRecordError, match=REASON) as error:
             read()
         assert error.value.path == str(path)
-    monkeypatch.setattr(versions, "read_part", lambda *_: pytest.fail("the snapshot was opened"))
+    monkeypatch.setattr(versions, "open_list", lambda *_: pytest.fail("the snapshot was opened"))
     assert numbers(root, use_snapshot=False) == [1, 2, 3]
     assert open_dataset(root, use_snapshot=False).to_table()["n"].to_pylist() == [1, 2, 3]
 
@@ -143,7 +143,7 @@ def test_a_directory_of_kept_files_that_is_a_loop_of_links_raises(root: Path) ->
     kept = root / "_tfrecord" / "kept"
     kept.rename(root.parent / "kept")
     kept.symlink_to("kept")
-    with pytest.raises(TFRecordError, match=r"kept: the links lead in a loop"):
+    with pytest.raises(TFRecordError, match=r"kept.*: the links lead in a loop"):
         numbers(root, version=1)
     assert numbers(root) == [1, 2]
 
@@ -179,17 +179,13 @@ def test_a_data_file_that_becomes_a_pipe_after_the_plan_raises(root: Path) -> No
 
 def test_a_small_snapshot_of_gigabytes_raises(root: Path) -> None:
     path = root / "_tfrecord" / "00000001.parquet"
-    metadata, count = pq.read_schema(path).metadata, 8_000_000
+    metadata, count = pq.read_metadata(path).metadata, 8_000_000
     numbers_ = pa.array(np.zeros(count, np.int64))
     names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), pa.array(["a" * 400]))
     table = pa.table({"path": names, "bytes": numbers_, "records": numbers_})
-    pq.write_table(
-        table.replace_schema_metadata(metadata),
-        path,
-        compression="zstd",
-        row_group_size=count,
-        store_schema=False,
-    )
+    with pq.ParquetWriter(path, table.schema, compression="zstd", store_schema=False) as writer:
+        writer.write_table(table, row_group_size=count)
+        writer.add_key_value_metadata(metadata)
     assert path.stat().st_size < 1 << 20
     with pytest.raises(TFRecordError, match=r"would take more than [0-9,]+ bytes of memory"):
         read_tfrecord(root)

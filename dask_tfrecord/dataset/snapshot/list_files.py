@@ -1,0 +1,389 @@
+"""Read and encode the Parquet files of versions: each has a list of entries, and a head as JSON metadata.
+
+A reader needs the end of a file for its head, and reads only the row groups and the columns of the list that
+it needs. The content of the files is untrusted, and is checked when it is read. `metadata` defines the keys
+of the head, and docs/format.md specifies the files.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows
+from dask_tfrecord.dataset.snapshot.metadata import FORMAT_VERSION, Head, parse_head, strict_json
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.stored_files import check, from_stored, invalid_snapshot, to_stored
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
+from dask_tfrecord.files.storage.file_list import STATISTICS, FileList, statistics_name
+from dask_tfrecord.files.storage.location import PartialFile
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.logical_types import value_type
+
+METADATA_KEY = b"dask_tfrecord"
+
+# The largest size of the file of a version.
+_MOST_BYTES = (1 << 31) - 1
+
+# A head is read with this many bytes at the end of its file. Unless the dataset has hundreds of columns, they
+# contain the whole Parquet footer, and they are the whole file of a version with few entries.
+TAIL_BYTES = 1 << 16
+
+# Lists with more entries have several row groups, of this many entries each.
+_GROUP_ROWS = 20_000
+
+# Lists with fewer entries are not compressed, because compression would make them longer.
+_FEW_ROWS = 4
+
+# The exceptions that the conversion of an invalid file raises.
+_INVALID = (
+    pa.ArrowException,
+    AttributeError,
+    IndexError,
+    KeyError,
+    OSError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
+# Chooses the row groups to read: given a summary of the statistics of the groups, return a mask.
+Prune: TypeAlias = Callable[[FileList], npt.NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ListFile:
+    """The Parquet file of a version. Its head has been read, and its list is read when it is needed.
+
+    ``data`` contains the whole file, or its end if the file is longer than `TAIL_BYTES`.
+    """
+
+    store: Store
+    number: int
+    head: Head
+    footer: pq.FileMetaData
+    data: bytes
+    is_whole: bool
+
+    @property
+    def path(self) -> str:
+        return self.store.public(self.store.join(snapshot_path(self.number)))
+
+    @property
+    def commits(self) -> tuple[CommitId, ...]:
+        """The commits whose changes the list contains, the newest last."""
+        first = self.number - len(self.head.merged)
+        merged = (CommitId(number, *one) for number, one in enumerate(self.head.merged, first))
+        return *merged, CommitId(self.number, self.head.run, self.head.write_id)
+
+    @property
+    def rows(self) -> int:
+        count: int = self.footer.num_rows
+        return count
+
+    def read(
+        self,
+        schema: Schema,
+        partitioning: Sequence[Field],
+        names: Collection[str] | None = None,
+        prune: Prune | None = None,
+    ) -> ListRows:
+        """Read and check the entries of the list.
+
+        If ``names`` is given, read only the statistics of these columns. If ``prune`` is given, read only the
+        row groups that it chooses, and all removed paths. Raise TFRecordError if the file is damaged.
+        """
+        head, footer = self.head, self.footer
+        try:
+            groups = [*range(footer.num_row_groups)]
+            added = self.rows - head.removed
+            if prune is not None and len(groups) > 1:
+                ends = np.cumsum([footer.row_group(at).num_rows for at in groups])
+                summary = _summary(footer, schema, partitioning)
+                groups = np.flatnonzero(prune(summary) | (ends > added)).tolist()
+            columns = None if names is None else self._columns(names)
+            table = self._table(groups, columns)
+            return from_stored(
+                table,
+                schema,
+                partitioning,
+                self.number,
+                codec=head.compression or "none",
+                start=head.first_place(self.rows),
+                removed=head.removed,
+                names=names,
+            )
+        except _INVALID as error:
+            if isinstance(error, TFRecordError) and error.path:
+                raise
+            raise invalid_snapshot(error, self.path) from error
+
+    def _columns(self, names: Collection[str]) -> list[str]:
+        """Return the Parquet columns without the statistics of columns that are not in ``names``."""
+        statistics = (f"{STATISTICS}.{name}" for name in names)
+        others = {
+            column.path.split(".")[0]
+            for column in map(self.footer.schema.column, range(self.footer.num_columns))
+        }
+        return [*sorted(others - {STATISTICS}), *statistics]
+
+    def _table(self, groups: list[int], columns: list[str] | None) -> pa.Table:
+        if self.is_whole:
+            # Read without threads, so that no Arrow thread can free the buffer after the call has returned.
+            # If the process ended while an Arrow thread was freeing a buffer, it would abort.
+            return read_bounded(open_parquet(self.data), len(self.data), groups=groups, columns=columns)
+        spans = _spans(self.footer, groups, columns)
+        path = self.store.join(snapshot_path(self.number))
+        parts = self.store.read_ranges([(path, *span) for span in spans])
+        found = [(start, data) for (start, _), data in zip(spans, parts, strict=True)]
+        size = max((stop for _, stop in spans), default=0) + len(self.data)
+        file = pq.ParquetFile(PartialFile(size, found), metadata=self.footer, page_checksum_verification=True)
+        return read_bounded(file, sum(map(len, parts)), groups=groups, columns=columns)
+
+
+# Spans of a file with a smaller gap between them are read with one request.
+_GAP_BYTES = 1 << 18
+
+
+def _spans(
+    footer: pq.FileMetaData, groups: Sequence[int], columns: Collection[str] | None
+) -> list[tuple[int, int]]:
+    """Return the ranges of a file with the column chunks of some row groups."""
+    chunks = []
+    for at in groups:
+        group = footer.row_group(at)
+        for chunk in map(group.column, range(group.num_columns)):
+            path = chunk.path_in_schema
+            if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns):
+                starts = [chunk.data_page_offset]
+                starts += [chunk.dictionary_page_offset] if chunk.has_dictionary_page else []
+                chunks.append((min(starts), min(starts) + chunk.total_compressed_size))
+    spans: list[tuple[int, int]] = []
+    for start, stop in sorted(chunks):
+        check(0 <= start <= stop <= _MOST_BYTES, "a column chunk is not inside the file")
+        if spans and start - spans[-1][1] <= _GAP_BYTES:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        else:
+            spans.append((start, stop))
+    return spans
+
+
+def open_list(store: Store, number: int) -> ListFile:
+    """Read the head of a version. Raise FileNotFoundError if the file of the version does not exist."""
+    [found] = open_lists(store, [number])
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def open_lists(store: Store, numbers: Sequence[int]) -> list[ListFile | Exception]:
+    """Read the heads of several versions at once. In the result, the exception that `open_list` would raise
+    stands for a version that cannot be read.
+    """
+    paths = [store.join(snapshot_path(number)) for number in numbers]
+    tails = store.read_ends(paths, TAIL_BYTES) if paths else []
+    return [_opened(store, number, tail) for number, tail in zip(numbers, tails, strict=True)]
+
+
+def _opened(store: Store, number: int, tail: bytes | Exception) -> ListFile | Exception:
+    try:
+        if isinstance(tail, bytes) and len(tail) == TAIL_BYTES >= _footer_bytes(tail):
+            return opened(store, number, tail, is_whole=False)
+        if (
+            not isinstance(tail, bytes) or len(tail) == TAIL_BYTES
+        ):  # or the store cannot read the end of a file
+            tail = store.read_file(store.join(snapshot_path(number)), _MOST_BYTES)
+        return opened(store, number, tail)
+    except ValueError as error:
+        if isinstance(error, TFRecordError):
+            return error
+        return invalid_snapshot(error, store.public(store.join(snapshot_path(number))))
+    except Exception as error:  # the file does not exist, or the store fails
+        return error
+
+
+def opened(store: Store, number: int, data: bytes, *, is_whole: bool = True) -> ListFile:
+    """Parse the untrusted content of a version's file, or its end. Raise TFRecordError if it is damaged."""
+    try:
+        head, footer = (_parsed if is_whole and len(data) < TAIL_BYTES else _parse)(data, number)
+    except _INVALID as error:
+        path = store.public(store.join(snapshot_path(number)))
+        if isinstance(error, TFRecordError) and error.problem.startswith("the snapshot has format"):
+            raise error.replaced(path=path) from None
+        raise invalid_snapshot(error, path) from error
+    return ListFile(store, number, head, footer, data, is_whole)
+
+
+def _footer_bytes(data: bytes) -> int:
+    return int.from_bytes(data[-8:-4], "little") + 8
+
+
+def _parse(data: bytes, number: int) -> tuple[Head, pq.FileMetaData]:
+    footer = open_parquet(data).metadata
+    metadata = strict_json((footer.metadata or {})[METADATA_KEY])
+    version = metadata["format_version"]
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise TFRecordError(
+            f"the snapshot has format version {version!r}, "
+            f"this library reads format version {FORMAT_VERSION}",
+            "use the version of dask-tfrecord that wrote the dataset, or a newer one",
+        )
+    return parse_head(metadata, number, footer.num_rows), footer
+
+
+# The heads of small files are cached, because programs often open a dataset again.
+_parsed = lru_cache(maxsize=64)(_parse)
+
+
+def encode(
+    metadata: Mapping[str, Any], rows: ListRows, schema: Schema, partitioning: Sequence[Field], number: int
+) -> bytes:
+    """Encode a list and the JSON metadata of its version, ``number``, as a Parquet file."""
+    count, codec = len(rows.added), metadata["compression"] or "none"
+    start = metadata["next_place"] - PLACE_STEP * count
+    table = to_stored(rows, schema, partitioning, number, codec, start)
+    text = json.dumps(metadata, allow_nan=False, separators=(",", ":"))
+    is_long = len(table) > _GROUP_ROWS
+    repeated = [f"partition.{item.name}" for item in partitioning] + ["columns.path", "codec"]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        store_schema=False,
+        compression="zstd" if len(table) >= _FEW_ROWS else "none",
+        write_page_checksum=True,
+        # Statistics serve to leave out row groups.
+        write_statistics=is_long,
+        use_dictionary=repeated if len(table) >= _FEW_ROWS else False,
+    ) as writer:
+        for part in (table.slice(0, count), table.slice(count)):
+            if len(part) or not len(table):
+                writer.write_table(part, row_group_size=_GROUP_ROWS)
+            if not len(table):
+                break
+        writer.add_key_value_metadata({METADATA_KEY: text.encode()})
+    return bytes(sink.getvalue())
+
+
+# -- Statistics of row groups --------------------------------------------------------------------------------
+
+# In a summary, each row group counts as a file with this many records.
+_RECORDS = 2
+
+
+def _summary(footer: pq.FileMetaData, schema: Schema, partitioning: Sequence[Field]) -> FileList:
+    """Describe each row group as if it were a file, with statistics of the data and partition columns.
+
+    The bounds of a group contain those of all of its files. If a bound of a file is unknown, so is the bound
+    of the group. The number of nulls is 0 if no file has nulls, `_RECORDS` if all rows are null, and 1
+    otherwise.
+    """
+    types = _paths(footer)
+    arrow = footer.schema.to_arrow_schema()
+    count = footer.num_row_groups
+    columns: dict[str, Any] = {
+        "records": pa.repeat(_RECORDS, count),
+        "file_records": pa.repeat(_RECORDS, count),
+    }
+    for item in partitioning:
+        path = f"partition.{item.name}"
+        if path in types:
+            type_ = arrow.field("partition").type.field(item.name).type
+            groups = _leaf(footer, path)
+            low, high = _bound_arrays(groups, type_, value_type(item.type))
+            nulls = [_RECORDS if one.is_null else min(one.nulls, 1) for one in groups]
+            columns[statistics_name(item.name)] = _statistics(nulls, low, high)
+    for item in schema.leaves:
+        prefix = f"{STATISTICS}.{item.name}"
+        if f"{prefix}.min" in types and not item.depth:
+            lows = _leaf(footer, f"{prefix}.min")
+            highs = _leaf(footer, f"{prefix}.max") if f"{prefix}.max" in types else lows
+            type_ = arrow.field(STATISTICS).type.field(item.name).type.field("min").type
+            # A file without a bound makes the bounds of its group unknown.
+            is_known = pa.array(
+                [not (low.nulls or high.nulls) for low, high in zip(lows, highs, strict=True)]
+            )
+            low = _bound_arrays(lows, type_, value_type(item.type))[0]
+            high = _bound_arrays(highs, type_, value_type(item.type))[1]
+            bounds = (pc.if_else(is_known, one, None) for one in (low, high))
+            nulls = [1 if one else 0 for one in _have_nulls(footer, f"{prefix}.nulls", types, is_known)]
+            columns[statistics_name(item.name)] = _statistics(nulls, *bounds)
+    return FileList(pa.table(columns))
+
+
+def _statistics(nulls: Sequence[int], low: pa.Array, high: pa.Array) -> pa.StructArray:
+    return pa.StructArray.from_arrays([pa.array(nulls, pa.int64()), low, high], names=["nulls", "min", "max"])
+
+
+def _have_nulls(footer: pq.FileMetaData, path: str, paths: Collection[str], is_known: pa.Array) -> list[bool]:
+    """Return for each row group whether a file may have nulls, given the path of the null counts."""
+    known = is_known.to_pylist()
+    if path not in paths:  # the null counts of all files with statistics are 0
+        return [not one for one in known]
+    counts = _leaf(footer, path)
+    return [not one or count.high is None or count.high > 0 for one, count in zip(known, counts, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """The values of a Parquet column in a row group: bounds, if they are known, and nulls."""
+
+    low: Any
+    high: Any
+    nulls: int
+    is_null: bool
+
+
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    return [footer.schema.column(at).path for at in range(footer.num_columns)]
+
+
+def _leaf(footer: pq.FileMetaData, path: str) -> list[_Leaf]:
+    at = _paths(footer).index(path)
+    return [_leaf_of(footer.row_group(group).column(at)) for group in range(footer.num_row_groups)]
+
+
+def _leaf_of(chunk: pq.ColumnChunkMetaData) -> _Leaf:
+    found = chunk.statistics
+    if found is None or not found.has_null_count:
+        return _Leaf(None, None, 1, False)
+    nulls, is_null = found.null_count, found.null_count == chunk.num_values
+    if not found.has_min_max:
+        return _Leaf(None, None, nulls, is_null)
+    is_decimal = found.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    low, high = (found.min, found.max) if is_decimal else (found.min_raw, found.max_raw)
+    return _Leaf(low, high, nulls, is_null)
+
+
+def _bound_arrays(
+    groups: Sequence[_Leaf], stored: pa.DataType, wanted: pa.DataType
+) -> tuple[pa.Array, pa.Array]:
+    """Convert the bounds of groups from the physical type in the Parquet file. Unknown bounds are null."""
+    return tuple(
+        _converted([getattr(one, name) for one in groups], stored, wanted) for name in ("low", "high")
+    )
+
+
+def _converted(values: list[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+        if pa.types.is_unsigned_integer(stored) and stored.bit_width >= 32:
+            signed = pa.int64() if stored.bit_width == 64 else pa.int32()
+            found = pa.array(values, signed).view(stored)
+        elif pa.types.is_temporal(stored):
+            found = pa.array(values, pa.int32() if stored.bit_width == 32 else pa.int64()).cast(stored)
+        elif pa.types.is_string(stored):
+            found = pa.array(values, pa.binary()).cast(stored)
+        else:
+            found = pa.array(values, stored)
+        return found.cast(wanted)
+    return pa.nulls(len(values), wanted)

@@ -1,0 +1,115 @@
+"""Find the files of a version where a commit has moved them, and explain why a file is missing or resized.
+
+A commit moves the files that only older versions list to the directory ``kept``. A `restore` moves them back.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.model import listed_files, open_version, short_list
+from dask_tfrecord.dataset.snapshot.names import KEPT
+from dask_tfrecord.dataset.snapshot.versions import readable_versions, version_names
+from dask_tfrecord.errors import (
+    WITHOUT_SNAPSHOT,
+    Call,
+    FileChangedError,
+    FileRemovedError,
+    Remedy,
+    TFRecordError,
+    index_again,
+)
+from dask_tfrecord.files.entry import PART_NAME, is_part
+from dask_tfrecord.files.storage.expected_files import removed
+from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.store import Store
+
+_Error = TypeVar("_Error", bound=TFRecordError)
+
+
+def with_version(store: Store, number: int) -> Store:
+    """Return a store that finds a file of version ``number`` even if a commit has moved the file to the
+    directory of kept files, or back.
+
+    A reader that uses the returned store can still read its planned files after a commit has replaced them,
+    if the commit keeps older versions.
+    """
+    return replace(store, version=VersionOfFiles(number))
+
+
+def without_own_stamps(files: FileList) -> FileList:
+    """Return the file list of a snapshot with stamps only for the files of other tools.
+
+    A file of this library never changes, because its name is never used again.
+    """
+    stamps = pc.fill_null(files["stamp"], "")
+    if pc.any(pc.not_equal(stamps, "")).as_py():
+        is_own = pc.match_substring_regex(files["path"], rf"(?:^|/){PART_NAME.pattern}$")
+        stamps = pc.if_else(is_own, "", stamps)
+    return files.with_columns({"stamp": stamps})
+
+
+@dataclass(frozen=True)
+class VersionOfFiles:
+    """The version that lists the files of a read, with the errors for files that are missing or resized."""
+
+    number: int
+
+    def other_paths(self, store: Store, path: str) -> Iterator[str]:
+        kept = store.join(f"{KEPT}/{store.relative(path)}")
+        yield from (kept, path, kept)  # a restore may move the file back between the first two requests
+        if (error := self._lost(store, path)) is not None:
+            raise error
+        if numbers := readable_versions(store):
+            why = "its version has expired or was overwritten. The dataset has version"
+            raise removed(store.public(path), f", because {why} {version_names(numbers)}")
+
+    def resized(self, store: Store, path: str, size: int, now: str) -> FileChangedError:
+        return resized_file(store, path, size, now)
+
+    def _lost(self, store: Store, path: str) -> FileRemovedError | None:
+        """Return the error for a missing file that a readable version lists, or None if the version has
+        expired or was overwritten.
+        """
+        name = store.listed_name(path)
+        with suppress(TFRecordError, FileNotFoundError):  # a snapshot is damaged, or an overwrite removes it
+            if name in listed_files(open_version(store, None)):
+                return lost_file(store, name)
+            if name in listed_files(open_version(store, self.number)):
+                return of_version(lost_file(store, name), self.number)
+        return None
+
+
+def lost_file(store: Store, name: str, missing: Sequence[str] = ()) -> FileRemovedError:
+    """Return the error for a file that the newest version lists, and that is missing.
+
+    ``missing`` names all missing files. All names are relative to the directory of the dataset.
+    """
+    root = store.public()
+    repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
+    others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
+    problem = "the file is missing, but the dataset's snapshot lists it"
+    if others := [one for one in missing if one != name]:
+        problem += f"; also missing: {short_list(others)}"
+    path = store.public(store.join(name))
+    return FileRemovedError(problem, "put the file back", repair, others_only, path=path)
+
+
+def resized_file(store: Store, path: str, size: int, now: str) -> FileChangedError:
+    """Return the error for a file that has ``size`` bytes in the snapshot. ``path`` is the full path."""
+    again = [] if is_part(path) else [index_again(store.public(), "again if it was changed")]
+    problem = f"the file has {now} bytes, but {size:,} in the dataset's snapshot"
+    return FileChangedError(problem, WITHOUT_SNAPSHOT, calls=again, path=store.public(path))
+
+
+def of_version(error: _Error, number: int) -> _Error:
+    """Return the error for a file of version ``number``, which is not the newest version."""
+    return error.replaced(
+        problem=f"{error.problem}, in its version {number}",
+        advice="put the file back",
+        calls=(),
+        remedies=[Remedy("version", None, "read the newest version")],
+    )
