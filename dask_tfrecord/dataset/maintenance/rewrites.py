@@ -215,7 +215,7 @@ def unused_categories(
     is_changed[changed] = True
     is_dropped[changed] = [entry is None for entry in changes.values()]
     unused: dict[str, pa.Array] = {}
-    for name, values in values_from_snapshot(snapshot, snapshot.columns).items():
+    for name, values in values_from_snapshot(snapshot.file_list, snapshot.columns).items():
         if name in known:
             gone = _without(values.filter(is_dropped), values.filter(~is_dropped))
             categories = known.pop(name)
@@ -492,7 +492,7 @@ class _Deletion:
             else:
                 opened.append(at)
         columns = snapshot.columns.select(sorted(predicate.columns()))
-        values = values_from_snapshot(snapshot, columns)
+        values = values_from_snapshot(snapshot.file_list, columns)
         found = files.take(pa.array(opened, pa.int64()))
         sources = to_entries(found, snapshot.schema, snapshot.partitioning)
         tasks = []

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning import group, to_values
 from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.dataset.query.predicates import file_outcomes
 from dask_tfrecord.dataset.read.inferred_schema import infer_columns
 from dask_tfrecord.dataset.read.layouts import (
     SPLIT,
@@ -93,15 +94,20 @@ def open_path(
 ) -> ReadPlan:
     """Find the files and the columns of a path, and plan the read. Raise the errors of `find`."""
     request = request or ReadRequest()
-    return plan(find(paths, request, compute_each), request, compute_each)
+    return plan(find(paths, request, compute_each, is_filtered=True), request, compute_each)
 
 
 @redact_errors
 def find(
-    paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach = one_by_one
+    paths: PathLike | Sequence[PathLike],
+    request: ReadRequest,
+    compute_each: ComputeEach = one_by_one,
+    *,
+    is_filtered: bool = False,
 ) -> ReadPlan:
     """Find the files and the columns of a path. In the returned plan, each file is one partition.
 
+    If ``is_filtered`` is True, the plan may lack files of a snapshot that the filters of the request exclude.
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
     contains no files to read. Raise CorruptRecordError if a sampled record is damaged, or if a file of the
     snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
@@ -121,7 +127,8 @@ def find(
         )
     if snapshot is None:
         return _discover_by_listing(paths if is_single else places, request, compute_each)
-    return _discover_by_snapshot(with_version(store, snapshot.number), snapshot, request, compute_each)
+    dataset = with_version(store, snapshot.number)
+    return _discover_by_snapshot(dataset, snapshot, request, compute_each, is_filtered=is_filtered)
 
 
 def _discover_by_listing(
@@ -176,47 +183,72 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
     return found
 
 
-def _listed(store: Store, snapshot: Snapshot) -> FileList:
-    """Return the file list of a snapshot, with paths that the store can open."""
-    files = replace(without_own_stamps(snapshot.file_list), root=store.join(""))
+def _listed(store: Store, listed: FileList) -> FileList:
+    """Return files of a snapshot with paths that the store can open."""
+    files = replace(without_own_stamps(listed), root=store.join(""))
     if is_http(files.root):
-        names = map(os.fsencode, snapshot.file_list.names)
+        names = map(os.fsencode, listed.names)
         files = files.with_columns({"path": encoded_paths(map(quote, names))})
     return files
 
 
+def _filtered_files(snapshot: Snapshot, schema: Schema, filters: Any) -> FileList:
+    """Return the files of a snapshot, without row groups of its lists in which no file passes the filters."""
+    predicate = parse_filters(filters, schema)
+    same = {*snapshot.schema.leaves} & {*schema.leaves}
+    names = {item.name for item in same} if schema.record_type == snapshot.schema.record_type else set()
+    usable = {"records", *map(statistics_name, [*names, *snapshot.partition_on])}
+
+    def may_match(groups: FileList) -> npt.NDArray[np.bool_]:
+        groups = groups.select(name for name in groups.rows.column_names if name in usable)
+        return file_outcomes(predicate, schema, groups, groups["records"]).true
+
+    return snapshot.files_for(names, may_match)
+
+
 def _discover_by_snapshot(
-    store: Store, snapshot: Snapshot, request: ReadRequest, compute_each: ComputeEach
+    store: Store,
+    snapshot: Snapshot,
+    request: ReadRequest,
+    compute_each: ComputeEach,
+    *,
+    is_filtered: bool = False,
 ) -> ReadPlan:
     """Return a read plan with the files and columns of a snapshot. If the caller requests a record type that
     differs from the record type of the snapshot, infer the columns.
     """
-    requested, files = request.requested, _listed(store, snapshot)
+    requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
     ignored = frozenset(feature.name for item in excluded for feature in item.features)
-    if request.known_record_type in ("infer", snapshot.schema.record_type) or not len(files):
+    if request.known_record_type in ("infer", snapshot.schema.record_type) or not snapshot.log.totals.files:
         schema = snapshot_columns(snapshot, requested)
         if request.labels == "codes":
             schema = replace(schema, fields=tuple(item.without_class_names() for item in schema.fields))
+        is_filtered = is_filtered and request.filters is not None and request.split is None
+        known = _filtered_files(snapshot, schema, request.filters) if is_filtered else snapshot.file_list
     else:
+        known = snapshot.file_list
         fields = [item for item in snapshot.partitioning if requested.hive]
-        listed = files.select(INFO_SCHEMA.names)
+        listed = _listed(store, known).select(INFO_SCHEMA.names)
         sample = partial(_sample, store, listed, request.options, request, compute_each)
         columns = infer_columns(request, [item.name for item in fields], sample)
         fields = [item for item in fields if item.name not in requested.excluded]
         schema = with_partition_columns(columns.schema, fields, requested)
         ignored = columns.ignored_features
         options = replace(options, evidence=columns.evidence)
+    files = _described(_listed(store, known), snapshot, schema)
+    totals = snapshot.log.totals
     found = ReadPlan(
         store,
-        _whole_files(_described(files, snapshot, schema), values_from_snapshot(snapshot, schema)),
+        _whole_files(files, values_from_snapshot(known, schema)),
         schema,
         options,
         ignored_features=ignored,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
         columns_name=snapshot.columns_name,
         version=snapshot.number,
+        left_out=(totals.files - len(files), totals.bytes - pc.sum(files["bytes"], min_count=0).as_py()),
     )
     return found if request.split is None else _of_splits(found, snapshot, request)
 
@@ -272,13 +304,13 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     files can be split. Small files share partitions.
     """
     files = found.files
-    kept, predicate, left_out = np.arange(len(files)), None, (0, 0)
+    kept, predicate, left_out = np.arange(len(files)), None, found.left_out
     if request.filters is not None:
         predicate = parse_filters(request.filters, found.schema)
         may_match = found.outcomes(predicate).true
         kept = np.flatnonzero(may_match)
         sizes = files["bytes"].filter(pa.array(~may_match))
-        left_out = (len(sizes), pc.sum(sizes, min_count=0).as_py())
+        left_out = (left_out[0] + len(sizes), left_out[1] + pc.sum(sizes, min_count=0).as_py())
     keys, blocksize = None, request.blocksize
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)

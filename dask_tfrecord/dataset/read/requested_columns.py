@@ -18,6 +18,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import IGNORE_DIRECTORIES, Remedy, SchemaError, TFRecordError, did_you_mean
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.inference import AskedType
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
@@ -313,15 +314,15 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
     return {name: column for name, column in values.items() if name not in requested.excluded}
 
 
-def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """For each partition column that is in both the snapshot and the schema, map the column's name to its
-    value in each file.
+def values_from_snapshot(files: FileList, schema: Schema) -> dict[str, pa.Array]:
+    """For each partition column that is in both a snapshot's file list and the schema, map the column's name
+    to its value in each file.
 
     Raise SchemaError if the values do not fit the column's type in the schema.
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
-    stored = snapshot.file_list.partition_columns
+    stored = files.partition_columns
     for name in stored.column_names:
         if name not in types:
             continue

@@ -5,9 +5,9 @@ together with the entries of recent small lists, so that a version consists of f
 of writes. The lists are read when their entries are first needed. This module knows no Parquet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,11 @@ class CommitId(NamedTuple):
     write_id: str | None = None
 
 
+# Chooses the row groups of a list to read: given a summary of their statistics, return a mask. In the
+# summary, each row group counts as a file, whose bounds contain those of all files in the row group.
+Prune: TypeAlias = Callable[[FileList], npt.NDArray[np.bool_]]
+
+
 class StoredList(Protocol):
     """A list that a version has stored.
 
@@ -81,6 +86,8 @@ class StoredList(Protocol):
         The commits whose changes the list contains, the newest last.
     path : str
         The path of the file that contains the list, for error messages.
+
+    `read` reads a part of the content, as `EntryLog.read` does, and all removed paths.
     """
 
     @property
@@ -95,6 +102,7 @@ class StoredList(Protocol):
     def content(self) -> ListRows: ...
     @property
     def commits(self) -> Sequence[CommitId]: ...
+    def read(self, names: Collection[str], prune: Prune) -> ListRows: ...
     @property
     def path(self) -> str: ...
 
@@ -130,6 +138,16 @@ class EntryLog:
         if self.has_change:
             lists.append(ListRows(self._placed, self.removed))
         return all_files(lists)
+
+    def read(self, names: Collection[str], prune: Prune) -> FileList:
+        """Read the entries that a query needs, in the order of the version.
+
+        The result has the statistics of the columns ``names``. It may lack the files of the row groups that
+        ``prune`` leaves out.
+        """
+        if "files" in vars(self) or self.has_change or not self.lists:
+            return self.files
+        return in_order(merge([one.read(names, prune) for one in self.lists], is_partial=True).added)
 
     @cached_property
     def totals(self) -> Totals:
@@ -213,10 +231,11 @@ def is_in(files: FileList, paths: pa.Array) -> pa.ChunkedArray:
     return pc.is_in(files["path"], paths)
 
 
-def merge(lists: Sequence[ListRows]) -> ListRows:
+def merge(lists: Sequence[ListRows], *, is_partial: bool = False) -> ListRows:
     """Merge adjacent lists, the oldest first, to one list that has the same effect on the lists before them.
 
-    Raise ValueError if a list removes a file that an older list has removed.
+    Raise ValueError if a list removes a file that an older list has removed. If ``is_partial`` is True, the
+    lists may lack files that a newer list removes.
     """
     added: list[FileList] = []
     removed = _NO_PATHS
@@ -231,8 +250,10 @@ def merge(lists: Sequence[ListRows]) -> ListRows:
         added.append(files)
         if len(rows.removed):
             removed = pa.concat_arrays([rows.removed, removed])
-            if len(removed.unique()) < len(removed):
+            distinct = removed.unique()
+            if len(distinct) < len(removed) and not is_partial:
                 raise ValueError("a file is removed twice")
+            removed = distinct
     return ListRows(FileList.joined(added[::-1]) if len(added) > 1 else added[0], removed)
 
 

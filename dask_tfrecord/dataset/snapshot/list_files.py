@@ -6,19 +6,18 @@ of the head, and docs/format.md specifies the files.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows, Prune
 from dask_tfrecord.dataset.snapshot.metadata import FORMAT_VERSION, Head, parse_head, strict_json
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import check, from_stored, invalid_snapshot, to_stored
@@ -56,9 +55,6 @@ _INVALID = (
     TypeError,
     ValueError,
 )
-
-# Chooses the row groups to read: given a summary of the statistics of the groups, return a mask.
-Prune: TypeAlias = Callable[[FileList], npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -291,10 +287,7 @@ def _summary(footer: pq.FileMetaData, schema: Schema, partitioning: Sequence[Fie
     types = _paths(footer)
     arrow = footer.schema.to_arrow_schema()
     count = footer.num_row_groups
-    columns: dict[str, Any] = {
-        "records": pa.repeat(_RECORDS, count),
-        "file_records": pa.repeat(_RECORDS, count),
-    }
+    columns: dict[str, Any] = {"records": pa.repeat(pa.scalar(_RECORDS, pa.int64()), count)}
     for item in partitioning:
         path = f"partition.{item.name}"
         if path in types:

@@ -7,7 +7,7 @@ stored string as a URL.
 
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, StoredList
+from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, Prune, StoredList
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
@@ -137,8 +137,15 @@ class Snapshot:
     @cached_property
     def file_list(self) -> FileList:
         """The data files, with paths relative to the directory of the dataset."""
+        return self._read(lambda: self.log.files)
+
+    def files_for(self, names: Collection[str], prune: Prune) -> FileList:
+        """Read the part of `file_list` that a query needs, as `EntryLog.read` does."""
+        return self._read(lambda: self.log.read(names, prune))
+
+    def _read(self, read: Callable[[], FileList]) -> FileList:
         try:
-            return self.log.files
+            return read()
         except ValueError as error:
             if isinstance(error, TFRecordError):
                 raise

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot import list_files
-from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, ListRows
+from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, ListRows, Prune
 from dask_tfrecord.dataset.snapshot.list_files import ListFile, open_list, open_lists
 from dask_tfrecord.dataset.snapshot.metadata import (
     KNOWN_COMMITS,
@@ -222,10 +222,11 @@ class _List:
 
     @cached_property
     def content(self) -> ListRows:
-        return self.read()
+        return self.file.read(self.schema, self.partitioning)
 
-    def read(self, names: Collection[str] | None = None, prune: list_files.Prune | None = None) -> ListRows:
-        """Read the list, or a part of it, as `ListFile.read` does."""
+    def read(self, names: Collection[str], prune: Prune) -> ListRows:
+        if "content" in vars(self):
+            return self.content
         return self.file.read(self.schema, self.partitioning, names, prune)
 
     def __getstate__(self) -> dict[str, Any]:
