@@ -5,6 +5,7 @@ footer, and the memory of the rows is also checked while they are read.
 """
 
 from collections.abc import Sequence
+from operator import mul
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,27 +48,38 @@ def read_bounded(
     groups = range(metadata.num_row_groups) if groups is None else groups
     wanted = None if columns is None else {*columns}
     chunks = [
-        chunk
+        [
+            chunk
+            for chunk in map(metadata.row_group(at).column, range(metadata.num_columns))
+            if wanted is None
+            or chunk.path_in_schema.split(".")[0] in wanted
+            or chunk.path_in_schema in wanted
+        ]
         for at in groups
-        for chunk in map(metadata.row_group(at).column, range(metadata.num_columns))
-        if wanted is None or chunk.path_in_schema.split(".")[0] in wanted or chunk.path_in_schema in wanted
     ]
-    declared = sum(max(chunk.total_uncompressed_size, _VALUE_BYTES * chunk.num_values) for chunk in chunks)
+    sizes = [
+        (one.total_uncompressed_size, _VALUE_BYTES * one.num_values) for group in chunks for one in group
+    ]
+    declared = sum(map(max, sizes))
     if declared > most:
         raise _too_large(most)
     # Each value of a string column may repeat the longest string of its chunk.
-    longest = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.physical_type == "BYTE_ARRAY")
-    if declared + longest * max((chunk.num_values for chunk in chunks), default=0) <= most:
+    longest = [
+        sum(one.total_uncompressed_size for one in group if one.physical_type == "BYTE_ARRAY")
+        for group in chunks
+    ]
+    values = [max((one.num_values for one in group), default=0) for group in chunks]
+    if declared + sum(map(mul, longest, values)) <= most:
         return file.read_row_groups([*groups], columns=columns, use_threads=False)
     found, total = [], 0
-    rows = max(1, min(_ROWS, most // max(longest, 1)))
+    rows = max(1, min(_ROWS, most // max(1, *longest)))
     for batch in file.iter_batches(rows, [*groups], columns, use_threads=False):
         total += batch.nbytes
         if total > most:
             raise _too_large(most)
         found.append(batch)
-    # A file without rows has no strings, so it was read above.
-    return pa.Table.from_batches(found)
+    # A file without rows has no strings, so it was read above. Operations on many small chunks are slow.
+    return pa.Table.from_batches(found).combine_chunks()
 
 
 def _too_large(most: int) -> ValueError:
