@@ -222,9 +222,9 @@ def test_a_write_without_dask_logs_lines(
     monkeypatch.setattr(table_stream, "_CHUNK_BYTES", 1)
     others = set(progress._jobs)  # of lazy writes that earlier tests still hold
 
-    def commit(*args: Any) -> Snapshot:
+    def commit(*args: Any, **options: Any) -> Snapshot:
         assert set(progress._jobs) <= others  # no line follows the steps of the commit
-        return commit_files(*args)
+        return commit_files(*args, **options)
 
     monkeypatch.setattr(writer, "commit", commit)
     table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)

@@ -43,7 +43,7 @@ from dask_tfrecord.files.storage.store import LocalStore, Store
 # The steps before which a write is stopped.
 COMMIT = "collection.expr.write_expression.commit"
 CREATION = "files.storage.store.Store.create_exclusively"
-REMOVAL = "dataset.write.transaction.finish_commit"
+REMOVAL = "dataset.write.transaction.remove_replaced"
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

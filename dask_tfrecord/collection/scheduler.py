@@ -195,6 +195,9 @@ Result = TypeVar("Result")
 _PACKAGE = "dask-tfrecord"
 _SCHEDULER = "the scheduler"
 
+# The modules of Dask with schedulers that run tasks in this process, or in processes that it starts.
+_LOCAL_SCHEDULERS = ("dask.local", "dask.threaded", "dask.multiprocessing")
+
 # An error message lists at most this many workers.
 _LISTED_WORKERS = 8
 
@@ -261,6 +264,17 @@ def check_cluster(scheduler: Any = None) -> None:
             f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
             'cluster under dask.config.set(scheduler="threads")',
         )
+
+
+def is_local(scheduler: Any = None) -> bool:
+    """Return True if a scheduler of Dask itself runs the tasks. If a computation raises an exception, no task
+    then runs again. By default, Dask's current scheduler is checked.
+    """
+    try:
+        get = get_scheduler(scheduler=scheduler)
+    except Exception:  # Dask raises a clear error during the computation
+        return False
+    return get is None or getattr(get, "__module__", "") in _LOCAL_SCHEDULERS
 
 
 def warn_client(message: str, category: type[Warning] = UserWarning) -> None:

@@ -28,11 +28,11 @@ from dask_tfrecord.collection.expr.write_expression import CollectionRows
 from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
-from dask_tfrecord.collection.scheduler import Progress, check_cluster, report
+from dask_tfrecord.collection.scheduler import Progress, check_cluster, is_local, report
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
+from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Commit
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.append_schema import check_existing_data, existing_columns, fixed_columns
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
@@ -49,7 +49,14 @@ from dask_tfrecord.dataset.write.operations import (
     planned_rows,
 )
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, log_summary, written
+from dask_tfrecord.dataset.write.transaction import (
+    abandon,
+    commit,
+    discard,
+    discard_uncommitted,
+    log_summary,
+    written,
+)
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
@@ -380,13 +387,10 @@ def to_tfrecord(
         if replaces and isinstance(rows, CollectionRows):
             lineage.check_not_read(ddf, store)
         refuse_write_inside(store, mode)
-        newest = None if mode == "create" else intact_snapshot(store)
-        base = check_destination(store, mode, newest)
-        # The newest version is damaged, or was committed after the first call to `intact_snapshot`, so call
-        # it again.
-        if base and newest is None and replaces:
-            newest = intact_snapshot(store)
-            base = base if newest is None else newest.number
+        # The commit of an append notices any newer version.
+        head = Head() if mode == "create" else Head.read(store, intact=True, is_exact=mode != "append")
+        newest = head.snapshot
+        check_destination(store, mode, newest)
         replaceable = replaceable_files(store, newest) if replaces else frozenset()
 
         levels = rows.levels(write_index)
@@ -424,7 +428,7 @@ def to_tfrecord(
             store,
             records,
             options=options,
-            base=base,
+            head=head,
             appends=existing is not None,
             fitted=frozenset(order if existing is not None else ()) - {*given_types(schema)},
             partitioning=partition_fields,
@@ -438,11 +442,12 @@ def to_tfrecord(
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"
-        logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
+        logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, head.number, plan)
         if not isinstance(rows, CollectionRows):
             if mode == "create":
                 requests.warn_of_file_name(store.public())
-            return _finish(run, lambda: _write_source(rows, run, operation, splits, shuffling))
+            write = partial(_write_source, rows, run, operation, splits, shuffling)
+            return _finish(run, write, is_over=lambda error: True)
         result = rows.write(
             run,
             operation,
@@ -477,7 +482,7 @@ def _write_source(
     except BaseException:  # KeyboardInterrupt is included
         discard(run)
         raise
-    return written(run, commit(run, operation, files))
+    return written(run, commit(run, operation, files, is_alone=True))
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | None) -> Commit:
@@ -492,18 +497,23 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | 
             done: Commit = result.optimize().compute(**kwargs)
         return done
 
-    return _finish(run, write)
+    # An interrupt does not stop the threads of Dask, one of which may be committing the write.
+    local = is_local(kwargs.get("scheduler"))
+    return _finish(run, write, is_over=lambda error: local and isinstance(error, Exception))
 
 
-def _finish(run: WriteRun, write: Callable[[], Commit]) -> Commit:
-    """Run ``write``, and log a summary. After a failure or an interrupt, remove the staged files."""
+def _finish(run: WriteRun, write: Callable[[], Commit], is_over: Callable[[BaseException], bool]) -> Commit:
+    """Run ``write``, and log a summary. After a failure or an interrupt, remove the files of the write.
+
+    ``is_over`` returns True for an exception after which no task can still be committing the write.
+    """
     start = time.monotonic()
     try:
         done = write()
     except BaseException as error:  # KeyboardInterrupt is included
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)
-        abandon(run)
+        (discard_uncommitted if is_over(error) else abandon)(run)
         raise
     log_summary(run, done, time.monotonic() - start)
     return done

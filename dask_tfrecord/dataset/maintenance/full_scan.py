@@ -24,8 +24,8 @@ from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sample
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import STARTED
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
     columnar_features,
@@ -84,7 +84,7 @@ def with_column_files(
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
     # As long as the run is open, no other process mistakes the new column files for leftovers of a failed
     # run.
-    run.mark(STARTED)
+    run.mark(uuid4().hex)
     try:
         groups = _groups([replace(entries[at], columns=None) for at in wanted])
         found = compute_each(partial(_write, run), enumerate(groups))
@@ -135,7 +135,7 @@ def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
 def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[FileEntry]:
     """Write one column file for the data files of one task."""
     number, sources = numbered
-    columns = run.column_file(number)
+    columns = run.column_file(number, uuid4().hex)
     assert columns is not None  # `run.columnar` is not None
     columns = columns._replace(path=run.store.join(columns.name))
     rows = partial(rows_of_file, run.store, features=columns.features, record_type=run.schema.record_type)
@@ -274,10 +274,9 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 
     If other writes committed versions after ``before``, keep the changes that these writes made.
     """
-    base = 0 if before is None else before.number
-    run = WriteRun(store, snapshot.schema, snapshot.run, base=base)
-    transaction = Transaction(run, _Describe(snapshot, before))
-    stored = transaction.look() or transaction.create()
+    head = Head() if before is None else Head.of(before)
+    run = WriteRun(store, snapshot.schema, snapshot.run, head=head)
+    stored = Transaction(head, run, _Describe(snapshot, before), is_alone=True).commit()
     logger.info("%s: index stored version %d: %r", store.public(), stored.number, stored)
     return stored
 

@@ -37,7 +37,7 @@ from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, remove_orphans, time_of_store
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import Newest, finish_newest
+from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.paths import name_of
@@ -153,7 +153,7 @@ def expire_versions(
     removed: list[FileList] = []
     if expired:
         run = plan_run(store, newest)
-        newest = _commit_expiry(run, newest, found, expired, min(kept), grace, removed)
+        newest = _commit_expiry(run, found, expired, min(kept), grace, removed)
         expired = expired if newest.run == run.run else ()
         now = time_of_store(store)
     removed.append(remove_unneeded(store, found, now - grace).data)
@@ -163,7 +163,6 @@ def expire_versions(
 
 def _commit_expiry(
     run: WriteRun,
-    newest: Snapshot,
     found: FoundFiles,
     expired: Sequence[int],
     oldest: int,
@@ -179,7 +178,7 @@ def _commit_expiry(
     store = run.store
 
     def attempt() -> Snapshot:
-        return commit(run, Expire(oldest), (), Newest.of(store, newest))
+        return commit(run, Expire(oldest))
 
     def free() -> None:
         removed.append(remove_unneeded(store, found, time_of_store(store) - grace).data)

@@ -23,6 +23,7 @@ from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
 from dask_tfrecord.dataset.snapshot.check import open_checked
+from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version, without_own_stamps
 from dask_tfrecord.dataset.snapshot.stored_files import Identity, identities, positions, to_entries
@@ -38,7 +39,7 @@ from dask_tfrecord.dataset.write.operations import (
 )
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import discard
-from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, FileChangedError
+from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.find_blocks import ComputeEach
@@ -99,7 +100,7 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
     return WriteRun(
         with_version(store, snapshot.number),  # a restore may not have moved all files back yet
         snapshot.schema,
-        base=snapshot.number,
+        head=Head.of(snapshot),
         partitioning=snapshot.partitioning,
         order=snapshot.order,
         index=snapshot.index or (),
@@ -118,14 +119,16 @@ def write_again(
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
-    place = named.place(parent_of(sources[0].path), number, count)
+    attempt = "" if run.store.stages_files else run.begin_attempt()
+    place = named.place(parent_of(sources[0].path), number, count, attempt)
     if is_removed is None:
         entry = splice(run.store, sources, codec, *place)
     else:
         entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place)
     paths = [run.store.join(source.path) for source in sources]
+    entry = replace(entry, attempt=attempt)
     run.store.copy_permissions(paths, place[0])
-    columns = run.column_file(number)
+    columns = run.column_file(number, attempt)
     if columns is None:
         return entry
     record_type = run.schema.record_type
@@ -165,23 +168,18 @@ def compute(
         raise
 
 
-def commit(
-    run: WriteRun,
-    operation: Operation,
-    entries: Iterable[FileEntry] = (),
-    known: transaction.Newest | None = None,
-) -> Snapshot:
+def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
     """Commit a write. If the commit fails, remove the files of the write, because no other process can commit
-    the write. `transaction.commit` describes ``known``.
+    the write.
 
     After a `GroupsLostError`, keep the new files, because the next attempt needs them.
     """
     try:
-        return transaction.commit(run, operation, entries, known)
-    except GroupsLostError:
+        return transaction.commit(run, operation, entries, is_alone=True)
+    except (GroupsLostError, TFRecordError):
         raise
     except Exception:
-        transaction.abandon(run)
+        transaction.discard_uncommitted(run)
         raise
 
 

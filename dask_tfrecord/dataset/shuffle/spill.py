@@ -29,7 +29,7 @@ import pyarrow as pa
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset import partitioning
 from dask_tfrecord.dataset.partitioning import BYTES, group, sorted_rows, sorting
-from dask_tfrecord.dataset.snapshot.names import staged
+from dask_tfrecord.dataset.snapshot.names import SPILLS, staged
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
@@ -136,7 +136,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
     If a worker is lost, the partition may be computed again with different rows or in a different order. Only
     the spill file of the first call is used, so all target partitions read the same rows.
     """
-    receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
+    receipt = run.store.join(staged(run.run, f"{SPILLS}/{index:05d}.json"))
     with suppress(FileNotFoundError):
         return _read_receipt(run, receipt)
     written = _write_source(run, table, index, shuffle, route)
@@ -202,7 +202,7 @@ def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, 
     table, directories, order, bounds, keys = rows
     batches = Batches(table.select([ROW_ID, *schema.names]))
     step = batches.rows_of(max(_LEAST_PIECE_BYTES, pass_bytes(table.nbytes) // (4 * count)))
-    path = staged(run.run, f"rows/{name}-{uuid4().hex}")
+    path = staged(run.run, f"{SPILLS}/{name}-{uuid4().hex}")
     starts, indexes, checksums = [0], [], []
     with run.store.create(run.store.join(path), durable=False) as file:
         for number, (first, last) in enumerate(pairwise(bounds)):

@@ -23,16 +23,15 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.partitioning import directory_groups, group
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill_unsorted
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import (
-    Newest,
-    abandon,
-    commit,
     discard,
-    finish_newest,
+    discard_uncommitted,
     remove_replaced,
+    transaction_of,
 )
 from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry, check_labels
@@ -54,9 +53,7 @@ class Appender:
     """
 
     def __init__(self, store: Store, operation: Append) -> None:
-        finish_newest(store)
-        snapshot = find_snapshot(store)
-        self.newest = None if snapshot is None else Newest.of(store, snapshot)
+        self.head = Head.read(store)
         self._operation = operation
         self.plan: WriteRun | None = None
         self.metadata: dict[str, str] = {}
@@ -69,7 +66,7 @@ class Appender:
     @property
     def snapshot(self) -> Snapshot | None:
         """The newest version of the dataset that the `Appender` has read or created, or None."""
-        return None if self.newest is None else self.newest.snapshot
+        return self.head.snapshot
 
     @property
     def rows(self) -> int:
@@ -128,12 +125,13 @@ class Appender:
         run = self._run
         if run is not None and self._is_committing:
             with suppress(Exception):  # ignore this error, because the caller reports that the commit failed
-                if (found := run.committed_snapshot()) is not None:
-                    self.newest = Newest.of(run.store, found)
-                    remove_replaced(run)
+                head = Head.read(run.store)
+                if head.commit_of(run.store, run.run, run.base) is not None:
+                    self.head = head
+                    remove_replaced(run.store, run.run)
                     self._count_commit()
             if self._is_committing:
-                abandon(run)
+                discard_uncommitted(run)
         elif run is not None:
             discard(run)
 
@@ -143,17 +141,14 @@ class Appender:
         self._entries: list[FileEntry] = []
         self._staged_bytes = 0
         self._is_committing = False
-        self._has_leftovers = False  # True if a failed attempt has uploaded files of the run.
 
     def _begin(self) -> WriteRun:
         if self._run is None:
             assert self.plan is not None  # the caller has set the plan
-            newest = self.snapshot
-            self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
+            self._run = replace(self.plan, run=uuid4().hex, head=self.head)
             # Use the newest list of columns for column files, because another write may have changed it.
-            if newest is not None and not self._operation.sets_columnar:
-                self._run = replace(self._run, columnar=newest.columnar)
-            self._run.mark_started()
+            if self.snapshot is not None and not self._operation.sets_columnar:
+                self._run = replace(self._run, columnar=self.snapshot.columnar)
         return self._run
 
     @property
@@ -174,13 +169,9 @@ class Appender:
             run = self._begin()
             first = sum(entry.records for entry in self._entries)
             title = f"{run.store.public()}, rows since the last commit"
-            # If the write fails, the next attempt replaces the files of this attempt. With more rows, a file
-            # may get another number or directory, so the commit removes the other files.
-            had_leftovers, self._has_leftovers = self._has_leftovers, not run.store.stages_files
             with located(path=title, first=first):
                 rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
                 written = run.write(rows, 0, 1, len(self._entries))
-            self._has_leftovers = had_leftovers
             self._entries += written
             self._staged_bytes += size
             del self._waiting[:count]
@@ -191,16 +182,15 @@ class Appender:
         assert self._run is not None  # `commit` has begun the run
         self._is_committing = True
         run, entries = self._run, self._entries
+        transaction = transaction_of(run, self._operation, entries, head=self.head, is_alone=True)
         try:
-            snapshot = commit(
-                run, self._operation, entries, known=None if self._has_leftovers else self.newest
-            )
+            transaction.commit()
         except TFRecordError:
             raise
         except Exception as error:  # a second attempt often succeeds, and detects if the first one did
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
-            snapshot = commit(run, self._operation, entries)
-        self.newest = Newest.of(run.store, snapshot)
+            transaction.commit()
+        self.head = transaction.head
         self._count_commit()
 
     def _count_commit(self) -> None:

@@ -7,7 +7,7 @@ stored string as a URL.
 
 import html
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -168,17 +168,13 @@ class Snapshot:
     def _path(self) -> str:
         return self.log.lists[-1].path if self.log.lists else ""
 
-    def commits(self) -> list[CommitId]:
-        """Return the last commits of the dataset, the newest last: at least 1,000, if there were as many.
+    def commits(self) -> Iterator[CommitId]:
+        """Iterate over the last commits, the newest first: at least 1,000, if there were as many.
 
         The ids of commits stay known if their versions expire or are overwritten.
         """
-        return [commit for one in self.log.lists for commit in one.commits]
-
-    @cached_property
-    def ancestors(self) -> tuple[str, ...]:
-        """The ids of the runs that committed the versions before this one, as far as they are known."""
-        return tuple(commit.run for commit in self.commits()[:-1])
+        for one in reversed(self.log.lists):
+            yield from reversed(one.commits)
 
     @property
     def columns(self) -> Schema:

@@ -28,15 +28,8 @@ REPLACED = "replaced.json"
 # `KEPT` or back to their original paths.
 MOVED = "kept.json"
 
-# An empty file of this name in a run's staging directory hides the run's uploaded files from readers.
-STARTED = "started"
-
-# An empty file of this name in a run's staging directory forbids the commit of the run.
-REFUSED = "refused"
-
-# An empty file in a run's staging directory marks an unfinished attempt at the commit if its name begins with
-# this prefix. If an attempt is killed, the file of the attempt remains.
-ATTEMPT = "attempt-"
+# This directory in a run's staging directory contains the spill files of a shuffle.
+SPILLS = "rows"
 
 # The directory for data files that older versions list, but the newest version does not. Below this
 # directory, each file keeps its relative path in the dataset.

@@ -377,12 +377,12 @@ def _unread_paths(
 
 
 def of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]) -> set[str]:
-    """Return the data files among ``paths`` that belong to open runs that have not committed."""
-    if not any(map(is_part, paths)):
-        return set()
-    runs = [run for run in runs if snapshot is None or not has_committed(snapshot, run)]
-    listed = listed_files(snapshot) if runs else ()
-    return {path for path in paths if runs and path not in listed and run_of(path) in runs}
+    """Return the data files among ``paths`` that belong to open runs, but not to the version ``snapshot``.
+
+    A run that has committed may be open because a task has run again, and has uploaded other files.
+    """
+    of_runs = {path for path in paths if run_of(path) in runs} if runs else set()
+    return of_runs - listed_files(snapshot) if of_runs else of_runs
 
 
 @redact_errors
@@ -400,7 +400,7 @@ def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot |
 
 def has_committed(snapshot: Snapshot, run: str) -> bool:
     """Return True if ``run`` created ``snapshot``, an earlier version, or a file that ``snapshot`` lists."""
-    if run in (snapshot.run, *snapshot.ancestors):
+    if any(commit.run == run for commit in snapshot.commits()):
         return True
     return len(rows_of_run(snapshot.file_list, run)) > 0
 

@@ -87,6 +87,8 @@ class Operation(ABC):
     # If True, the new snapshot may contain values of older versions, so it gets the permissions of the
     # previous snapshot's file.
     keeps_values: ClassVar[bool] = True
+    # If False, the commit fails if the directory was replaced by another dataset after the write was planned.
+    adds_to_any: ClassVar[bool] = False
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         # The mode suffices, because the token of a write also contains the unique token of the run.
@@ -255,6 +257,7 @@ class Append(_Addition):
     """Add rows, and keep all existing rows."""
 
     mode = "append"
+    adds_to_any = True
 
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
         return Change(replace(new, log=existing.log.changed(new.file_list)))

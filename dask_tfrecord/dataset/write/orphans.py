@@ -112,9 +112,9 @@ def _unlisted_files(
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
     unlisted: dict[str, list[str]] = {run: [] for run in runs}
     newest = intact_snapshot(store)
-    committed = (
-        set() if newest is None else {newest.run, *newest.ancestors, *map(run_of, newest.file_list.names)}
-    )
+    committed: set[str | None] = set()
+    if newest is not None:
+        committed = {commit.run for commit in newest.commits()}.union(map(run_of, newest.file_list.names))
     for path in parts:
         made_by = run_of(path) or run_of_column_file(path) or ""
         is_ours = made_by in unlisted or (made_by in committed and _is_in_place(path))

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
@@ -10,22 +9,22 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning import group_by_directory
-from dask_tfrecord.dataset.snapshot.list_files import open_list
+from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import STARTED, column_file_path, run_of_column_file, staged
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.names import column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
-from dask_tfrecord.dataset.snapshot.versions import newest_number
-from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
-from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
+
+# The names of uploaded files contain this many digits of the id of the attempt that has uploaded them.
+_ATTEMPT_DIGITS = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,9 +36,9 @@ class WriteRun:
     # The id of the write: 32 random hexadecimal digits. The names of all files of the write contain the id.
     run: str = field(default_factory=lambda: uuid4().hex)
     options: WriteOptions = field(default_factory=WriteOptions)
-    # The number of the newest version when the write was planned, or 0 if there was no version. The commit
-    # fails if another write has since created a newer version and rows would be lost.
-    base: int = 0
+    # The newest version when the write was planned. The commit fails if another write has since created a
+    # newer version and rows would be lost.
+    head: Head = field(default_factory=Head, compare=False)
     appends: bool = False  # True if the columns are those of an existing dataset
     fitted: frozenset[str] = frozenset()  # the columns whose type the existing dataset has determined
     partitioning: tuple[Field, ...] = ()
@@ -64,6 +63,11 @@ class WriteRun:
         return f"{self.store.public()}: write {self.run[:8]}"
 
     @property
+    def base(self) -> int:
+        """The number of the newest version when the write was planned, or 0 if there was no version."""
+        return self.head.number
+
+    @property
     def partition_on(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.partitioning)
 
@@ -73,17 +77,20 @@ class WriteRun:
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
         return every.select(self.order or every.names)
 
-    def name(self, index: int, count: int, number: int | None = None) -> str:
+    def name(self, index: int, count: int, number: int | None = None, attempt: str = "") -> str:
         """Return the name of file ``number`` of partition ``index``. There are ``count`` partitions.
 
-        All files of a run have different names, even in different directories.
+        All files of a run have different names, even in different directories. On a store that cannot stage
+        files, each attempt at a task uploads files with other names, so that no upload replaces a file.
         """
+        labels = [] if self.store.stages_files else [attempt[:_ATTEMPT_DIGITS]]
+        labels += [self.label(index)] if self.label else []
         return part_name(
             self.run,
             index,
             count,
             number=number,
-            label=self.label(index) if self.label else "",
+            label="-".join(filter(None, labels)),
             suffix=suffix_of(self.options.compression),
         )
 
@@ -113,25 +120,21 @@ class WriteRun:
         """Write the files of a partition whose rows are sorted by directory. ``index``, ``count`` and
         ``earlier`` have the same meaning as in `write`.
 
-        If the store can rename files, write the files to a new directory below the staging directory, because
-        several attempts at a task may store different rows. If the store cannot rename files, upload the
-        files to their final paths. A marker in the staging directory hides uploaded files from readers. If
-        the run has committed, upload nothing, because a recomputed task might replace committed files with
-        other rows.
+        Several attempts at a task may store different rows. If the store can rename files, each attempt
+        writes to a new directory below the staging directory. If the store cannot rename files, each attempt
+        uploads files with new names to their final paths. A mark in the staging directory hides uploaded
+        files from readers.
         """
-        if not self._start():
-            return ()
-
-        attempt = uuid4().hex if self.store.stages_files else ""
-        root = self.path(f"{attempt}/" if attempt else "")
+        attempt = self.begin_attempt()
+        root = self.path(f"{attempt}/" if self.store.stages_files else "")
         is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
         def place(directory: str, number: int) -> tuple[str, str]:
-            file = self.name(index, count, number + (earlier or 0) if is_numbered else None)
+            file = self.name(index, count, number + (earlier or 0) if is_numbered else None, attempt)
             path = f"{directory}/{file}" if directory else file
             return f"{root}{path}", path
 
-        columns = self.column_file(earlier or index)
+        columns = self.column_file(earlier or index, attempt)
         if columns is not None:
             columns = columns._replace(path=f"{root}{columns.name}")
         try:
@@ -147,10 +150,19 @@ class WriteRun:
                 logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, *what)
         return files
 
-    def column_file(self, number: int) -> WrittenColumns | None:
+    def begin_attempt(self) -> str:
+        """Return the id of a new attempt at a task. On stores that cannot stage files, create its mark."""
+        attempt = uuid4().hex
+        if not self.store.stages_files:
+            self.mark(attempt)
+        return attempt
+
+    def column_file(self, number: int, attempt: str) -> WrittenColumns | None:
         """Return column file ``number`` of the run, or None if the write creates no column files."""
         if self.columnar is None:
             return None
+        if not self.store.stages_files:  # no attempt may replace the column file of another attempt
+            number = number * 10**_ATTEMPT_DIGITS + int(attempt, 16) % 10**_ATTEMPT_DIGITS
         name = column_file_path(self.run, number)
         return WrittenColumns(columnar_features(self.schema, self.columnar), self.path(name), name)
 
@@ -158,64 +170,26 @@ class WriteRun:
         """Return the path in the store at which a task creates a file."""
         return self.staged(name) if self.store.stages_files else self.store.join(name)
 
-    def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
-        """Return the path at which a task creates file ``index`` of ``count``, and the file's final path.
-
-        The final path is relative to the root.
+    def place(self, directory: str, index: int, count: int, attempt: str) -> tuple[str, str]:
+        """Return the path at which an attempt at a task creates file ``index`` of ``count``, and the file's
+        final path, which is relative to the root.
         """
-        name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
-        self._start()
+        file = self.name(index, count, attempt=attempt)
+        name = f"{directory}/{file}" if directory else file
         return self.path(name), name
 
-    def mark_started(self) -> None:
-        """On stores that cannot stage files, create the marker that hides the files of the run."""
-        if not self.store.stages_files:
-            self.mark(STARTED)
-
-    def _start(self) -> bool:
-        """Create the marker of `mark_started` if the store needs the marker. If the run has committed, return
-        False without creating the marker.
-        """
-        if not self.store.stages_files and not self.store.has_file(self.staged(STARTED)):
-            if self.committed_snapshot() is not None:
-                return False
-            self.mark_started()
-        return True
-
     def mark(self, name: str) -> None:
-        """Create an empty file in the staging directory of the run. Other attempts to commit the run check if
-        this file exists.
+        """Create an empty file in the staging directory of the run, so that readers ignore the files of the
+        run.
         """
         self.store.touch(self.staged(name))
 
-    def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names in the run's staging directory, including those of the marks. ``found`` is an
-        existing listing. If ``found`` is None, the function lists the staging directory.
-        """
-        return (found or self.store).names(staged(self.run, "").rstrip("/"))
+    def staged_names(self) -> set[str]:
+        """Return the names in the staging directory of the run, such as the marks of attempts."""
+        return {*self.store.names(staged(self.run, "").rstrip("/"))}
 
     def committed_snapshot(self) -> Snapshot | None:
-        """Return the snapshot that this run committed (see `committed_in`), or None if no version is newer
-        than ``base``.
+        """Return the version that this run has committed, or None. If the dataset no longer keeps the
+        version, return the newest version.
         """
-        return self.committed_in(find_snapshot(self.store)) if newest_number(self.store) > self.base else None
-
-    def committed_in(self, newest: Snapshot | None) -> Snapshot | None:
-        """Return the snapshot that an earlier attempt of this run committed, or None.
-
-        If the dataset no longer keeps the committed snapshot, return ``newest``, the newest snapshot.
-        """
-        if newest is None or newest.number <= self.base:
-            return None
-        if newest.run == self.run:
-            return newest
-        if self.run in newest.ancestors:
-            found = [newest.number - len(newest.ancestors) + newest.ancestors.index(self.run)]
-        else:  # this run may be older than all runs in `ancestors`, so search the versions before them
-            first = max(self.base + 1, newest.oldest)
-            found = [*range(first, newest.number - len(newest.ancestors))]
-        for number in found:
-            with suppress(FileNotFoundError):
-                if number >= newest.oldest and open_list(self.store, number).head.run == self.run:
-                    return read_snapshot(self.store, number)
-        return newest if has_committed(newest, self.run) else None
+        return Head.read(self.store).commit_of(self.store, self.run, self.base)

@@ -338,22 +338,29 @@ class Location:
 
         If the directory is missing, return an empty list.
         """
+        return [*self.infos(directory)]
+
+    def infos(self, directory: str) -> dict[str, Info | None]:
+        """Map each name in a directory below the root to the info of fsspec, or to None if the store lists
+        only names. The listing does not come from a cache. A missing directory has no names.
+        """
         # Over HTTP, fsspec would list a file as a directory.
         if "://" in self.root and not self.root.endswith("/"):
-            return []
+            return {}
         path = self.join(directory)
         self.fs.invalidate_cache(path)
         try:
-            return [name for one in self._ls(path) if (name := name_of(one.rstrip("/")))]
+            found = self._ls(path)
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return {}
+        return {name: info for one, info in found.items() if (name := name_of(one.rstrip("/")))}
 
-    def _ls(self, path: str) -> list[str]:
+    def _ls(self, path: str) -> dict[str, Info | None]:
         # On S3, `isdir` lists the directory, and fsspec caches the listing for `ls`. For a missing directory,
         # `ls` would list the parent directory, which may contain many files.
         if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
-            return []
-        return list(self.fs.ls(path, detail=False))
+            return {}
+        return {info["name"]: info for info in self.fs.ls(path, detail=True)}
 
     def has_file(self, path: str) -> bool:
         """Return True if a file exists. The answer never comes from a cache."""

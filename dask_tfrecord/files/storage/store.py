@@ -435,9 +435,9 @@ class LocalStore(RenamingStore):
     def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
         return [*map(function, items)]
 
-    def _ls(self, path: str) -> list[str]:
+    def _ls(self, path: str) -> dict[str, Info | None]:
         try:
-            return os.listdir(path) if self._is_plain else super()._ls(path)
+            return dict.fromkeys(os.listdir(path)) if self._is_plain else super()._ls(path)
         except OSError as error:
             check_loop(error, path)
             raise

@@ -200,7 +200,7 @@ def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> Non
     [file] = Snapshot.open(tmp_path / "theirs").files
     assert file.path.endswith(".tfrecord.gz")
     assert file.blocks
-    assert files_of(tmp_path / "theirs") == {file.path, "_SUCCESS", "_tfrecord/00000002.parquet"}
+    assert files_of(tmp_path / "theirs") == {file.path, "_tfrecord/00000002.parquet"}
     pd.testing.assert_frame_equal(contents(tmp_path / "theirs"), before)
 
 

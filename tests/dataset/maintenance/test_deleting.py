@@ -274,7 +274,7 @@ def test_other_writes_beside_a_deletion(
 def test_a_failure_after_the_commit_only_warns(place: Callable[[Any], Path]) -> None:
     path = place(None)
     with (
-        patch.object(transaction, "finish_commit", side_effect=OSError("on purpose")),
+        patch.object(transaction, "remove_replaced", side_effect=OSError("on purpose")),
         pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"),
     ):
         assert open_dataset(path).delete([("day", "==", 1), ("n", "<", 210)]).version == 2

@@ -167,7 +167,11 @@ def test_two_at_once_store_two_versions_of_the_same_files(
     dask_tfrecord.open_dataset(root).add_snapshot()
     second = Snapshot.open(root)
     assert Snapshot.open(root) == second
-    assert (second.number, second.ancestors, second.files) == (2, (kept[0].run,), kept[0].files)
+    assert (second.number, [one.run for one in second.commits()], second.files) == (
+        2,
+        [second.run, kept[0].run],
+        kept[0].files,
+    )
 
 
 def test_an_index_whose_answer_is_lost_is_not_taken_for_that_of_another(

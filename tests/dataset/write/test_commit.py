@@ -10,6 +10,7 @@ import bz2
 import gzip
 import lzma
 import os
+import pickle
 import shutil
 import zlib
 from collections.abc import Callable
@@ -202,7 +203,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[], Any
     monkeypatch.setattr(owner, step, overtaken)
 
 
-@pytest.mark.parametrize("step", ["create", "_store", "publish_files"])
+@pytest.mark.parametrize("step", ["_try", "_plan", "publish_files", "_store"])
 @pytest.mark.parametrize("mode", TWINS)
 def test_a_commit_that_runs_twice_at_once_commits_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
@@ -255,7 +256,7 @@ def test_an_append_whose_twin_is_overwritten_is_not_added_again(
         transaction.commit(run, operation, files)
         to_tfrecord(collection(3), place, overwrite=True)
 
-    meanwhile(monkeypatch, "create", twin)
+    meanwhile(monkeypatch, "_plan", twin)
     assert transaction.commit(run, operation, files).number == 3
     assert values(place) == [3]
     assert len([name for name in files_of(place) if "part-" in name]) == 1
@@ -511,17 +512,71 @@ def test_a_commit_publishes_the_files_of_the_attempt_whose_result_it_has(place: 
     assert open_dataset(place).verify()["agrees"].all()
 
 
-def test_an_uploaded_file_that_another_attempt_replaced_is_not_committed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place on a store that uploads files to their final paths."""
     monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
-    place = f"memory://{tmp_path}/data"
-    run = WriteRun(Store.at(place), Schema.from_arrow(pa.schema({"n": pa.int64()})))
+    return f"memory://{tmp_path}/data"
+
+
+def test_an_attempt_at_a_task_replaces_no_uploaded_file(uploads: str) -> None:
+    """Not even after the commit, because a task may run again when its result is lost."""
+    run = WriteRun(Store.at(uploads), Schema.from_arrow(pa.schema({"n": pa.int64()})), columnar=("n",))
     first = run.write(pa.table({"n": [1, 2]}), 0, 1)
-    run.write(pa.table({"n": [1, 1 << 40]}), 0, 1)
-    with pytest.raises(ConcurrentWriteError, match="different rows under the name"):
+    run.write(pa.table({"n": [3, 4]}), 0, 1)
+    commit(run, Create(), first)
+    assert values(uploads) == values(uploads, use_snapshot=False) == [1, 2]
+    again = run.write(pa.table({"n": [5, 6]}), 0, 1)
+    assert values(uploads) == values(uploads, use_snapshot=False) == [1, 2]
+    assert commit(run, Create(), again).number == 1
+    assert values(uploads) == values(uploads, use_snapshot=False) == [1, 2]
+    assert open_dataset(uploads).verify()["agrees"].all()
+    assert not Store.at(uploads).names("_tfrecord/staging")
+
+
+def test_a_killed_computation_removes_no_upload_of_another(uploads: str) -> None:
+    """Two processes compute one plan, and one of them is killed just before it creates the version."""
+    run = a_run(uploads)
+    first, second = written(run, 1, 2), written(run, 3, 4)
+    with patch.object(Transaction, "_store", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         commit(run, Create(), first)
-    assert not [path for path in files_of(place) if "part-" in path]
+    commit(run, Create(), second)
+    assert values(uploads) == values(uploads, use_snapshot=False) == [3, 4]
+    assert commit(run, Create(), first).number == 1
+    assert values(uploads) == values(uploads, use_snapshot=False) == [3, 4]
+
+
+def test_uploads_that_cleanup_has_removed_are_not_committed(uploads: str) -> None:
+    to_tfrecord(collection(1), uploads)
+    run, operation = planned(collection(2), uploads, append=True)
+    files = run.write(pa.table({"n": [2]}), 0, 1)
+    assert len(open_dataset(uploads).cleanup(older_than="0s")) == 2
+    with pytest.raises(ConcurrentWriteError, match="removed before its write was committed, by `cleanup`"):
+        commit(run, operation, files)
+    assert values(uploads) == [1]
+
+
+@pytest.mark.parametrize("is_pickled", [False, True])
+@pytest.mark.parametrize("mode", ["append", "overwrite", "partitions"])
+def test_a_dataset_that_replaced_the_planned_one_gets_only_appends(
+    place: str, mode: str, is_pickled: bool
+) -> None:
+    """Both datasets have one version, and the directory was replaced before the tasks of the write began."""
+    options = {"append": {"append": True}, "overwrite": {"overwrite": True}}
+    to_tfrecord(keyed(a=[1]), place, partition_on="key")
+    how = options.get(mode, {"overwrite": "partitions"})
+    run, operation = planned(keyed(a=[2]), place, partition_on="key", **how)
+    Store.at(place).fs.rm(Store.at(place).root, recursive=True)
+    to_tfrecord(keyed(a=[3]), place, partition_on="key")
+    if is_pickled:
+        run, operation = pickle.loads(pickle.dumps((run, operation)))
+    files = run.write(pa.table({"key": ["a"], "n": [2]}), 0, 1)
+    if mode == "append":
+        commit(run, operation, files)
+    else:
+        with pytest.raises(ConcurrentWriteError):
+            commit(run, operation, files)
+    assert by_key(place) == {"a": [2, 3] if mode == "append" else [3]}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

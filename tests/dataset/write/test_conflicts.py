@@ -1,10 +1,10 @@
 """Two writes that are planned on the same version: the table in docs/guarantees.md says what happens.
 
 Two attempts at one commit at once, because a scheduler repeats the task of a worker that was only slow: no
-version lists a file that one of the attempts removes. The first attempt stops at a sample of its filesystem
-calls, or at every call: ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_conflicts.py``.
+version lists a file that one of the attempts removes. The first attempt stops at each of its filesystem
+calls.
 
-Modules: dataset.write.operations, dataset.write.transaction, dataset.write.run, dataset.snapshot.names,
+Modules: dataset.write.operations, dataset.write.transaction, dataset.write.run, dataset.snapshot.head,
 dataset.maintenance.full_scan, dataset.maintenance.rewrites.
 """
 
@@ -12,6 +12,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +23,6 @@ import dask
 import pyarrow as pa
 import pytest
 from small_frames import files_of, keyed, values
-from strides import every
 
 import dask_tfrecord
 from dask_tfrecord import (
@@ -36,7 +37,6 @@ from dask_tfrecord.collection.requests import keeps_versions
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.maintenance.rewrites import plan_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import ATTEMPT
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -94,11 +94,7 @@ def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) ->
 
     def hold(*given: Any) -> Snapshot:
         arguments.append(given)
-        return (
-            Snapshot.open(given[0].store.root, filesystem=given[0].store.fs)
-            if commit is transaction.commit
-            else given[1]
-        )
+        return Snapshot.open(given[0].store.root, filesystem=given[0].store.fs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"dask_tfrecord.{name}", hold)
@@ -107,14 +103,10 @@ def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) ->
 
 
 def index(place: Path) -> Planned:
-    """Describe files that were touched."""
-    for path in place.glob("*/part-*"):
-        os.utime(path, ns=(1, 1))
-    name = "dataset.maintenance.full_scan.store_snapshot"
-    return Planned(
-        held(name, full_scan.store_snapshot, lambda: dask_tfrecord.open_dataset(place).add_snapshot()),
-        lambda rows: rows,
-    )
+    """Describe the files again, as if another tool had rewritten some of them."""
+    before, store = Snapshot.open(place), with_trailing_slash(Store.at(place))
+    again = replace(before, run=os.urandom(16).hex())
+    return Planned(partial(full_scan.store_snapshot, store, again, before), lambda rows: rows)
 
 
 def restore(place: Path, key: str) -> Planned:
@@ -246,14 +238,14 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         to_tfrecord(keyed(a=[n]), tmp_path, partition_on="key", compute=False, **options) for n in (1, 2)
     )
     others = iter([first])
-    with_stamps = transaction.with_stamps
+    publish_files = transaction.publish_files
 
     def late(*args: Any) -> Any:
         for other in others:
             other.compute()
-        return with_stamps(*args)
+        return publish_files(*args)
 
-    monkeypatch.setattr(transaction, "with_stamps", late)
+    monkeypatch.setattr(transaction, "publish_files", late)
     if "append" in options:
         last.compute()
         assert found(tmp_path) == {("a", 1), ("a", 2)}
@@ -263,14 +255,11 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         assert found(tmp_path) == {("a", 1)}
 
 
-STRIDE = every(13)
-
-
 def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:
     """Plan a write, and write its files. Return the plan, and an attempt at its commit."""
     arguments: list[Any] = []
 
-    def hold(*given: Any) -> Snapshot:
+    def hold(*given: Any, is_alone: bool) -> Snapshot:
         arguments.append(given)
         return Snapshot.open(place)
 
@@ -301,7 +290,7 @@ def undo(place: str) -> None:
         dask_tfrecord.open_dataset(place).restore(1)
 
 
-def stop(fs: Any, work: Callable[[], bool], instant: int, meanwhile: Callable[[], Any]) -> tuple[bool, bool]:
+def stop(fs: Any, work: Callable[[], Any], instant: int, meanwhile: Callable[[], Any]) -> tuple[Any, bool]:
     """Do ``meanwhile`` before the filesystem call of ``work`` with the number ``instant``, or after the work.
 
     Return the result of the work, and False if there are fewer calls.
@@ -316,7 +305,7 @@ def stop(fs: Any, work: Callable[[], bool], instant: int, meanwhile: Callable[[]
 
         return wrapped
 
-    of_store = "place remove remove_file remove_tree create create_exclusively names look"
+    of_store = "place publish remove remove_file remove_tree create create_exclusively infos look files"
     with pytest.MonkeyPatch.context() as patched:
         for owner, names in [(Store, of_store), (type(fs), "exists find pipe_file cat_file ls")]:
             for name in names.split():
@@ -338,7 +327,7 @@ def test_no_attempt_lists_files_that_another_attempt_removes(
     Or the store fails for one attempt, and the write is given up, although the other attempt goes on.
     """
     monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
-    for instant in range(0, 500, STRIDE):
+    for instant in range(500):
         place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
         to_tfrecord(keyed(a=[1]), place)
         run, attempt = attempts(place)
@@ -362,41 +351,45 @@ def test_no_attempt_lists_files_that_another_attempt_removes(
         result, is_stopped = stop(Store.at(place).fs, attempt, instant, meanwhile)
         check(place, any([result, *results]), instant)
         if not is_stopped:
-            assert instant >= 10
+            assert instant >= 6
             return
     raise AssertionError("the commit does not end")
 
 
-def test_the_files_of_a_refused_write_stay_hidden_if_an_attempt_was_killed(tmp_path: Path) -> None:
-    place = str(tmp_path)
-    to_tfrecord(keyed(a=[1]), place)
-    run, attempt = attempts(place)
-    run.mark(f"{ATTEMPT}of-a-killed-process")
-    append(place)
-    assert not attempt()
-    assert len([*tmp_path.rglob("*.tfrecord")]) == 3
-    check(place, False, 0)
+# What happens while an append of the row 3 stops, and the rows that may be there afterwards.
+MEANWHILE: dict[str, tuple[Callable[[str, Callable[[], Any]], Any], list[list[int]]]] = {
+    "the same append": (lambda place, twin: twin(), [[1, 3]]),
+    "the same append and an overwrite": (lambda place, twin: [twin(), overwrite(place, 9)], [[9]]),
+    "two overwrites": (lambda place, twin: [overwrite(place, 8), overwrite(place, 9)], [[3, 9], [9]]),
+    "an append and an overwrite that keeps": (
+        lambda place, twin: [append(place), overwrite(place, 9, keep_versions=True)],
+        [[3, 9], [9]],
+    ),
+}
 
 
-def test_an_attempt_that_a_refusal_does_not_see_is_refused(tmp_path: Any) -> None:
-    """The other attempt begins after the refused attempt has looked for other attempts."""
-    place = str(tmp_path)
-    to_tfrecord(keyed(a=[1]), place)
-    _, attempt = attempts(place)
-    append(place)
-    marks, results = WriteRun.marks, []
+def overwrite(place: str, n: int, **options: Any) -> None:
+    to_tfrecord(keyed(a=[n]), place, overwrite=True, **options)
 
-    def then_begin_another(run: WriteRun) -> list[str]:
-        found = marks(run)
-        with patch.object(WriteRun, "marks", marks):
-            undo(place)
-            results.append(attempt())
-        return found
 
-    with patch.object(WriteRun, "marks", then_begin_another):
-        assert not attempt()
-    assert results == [False]
-    check(place, False, 0)
+@pytest.mark.parametrize("renames", [True, False])
+@pytest.mark.parametrize("case", MEANWHILE)
+def test_an_append_that_stops_at_any_event_is_added_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, renames: bool
+) -> None:
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
+    work, expected = MEANWHILE[case]
+    for instant in range(500):
+        place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
+        to_tfrecord(keyed(a=[1]), place)
+        _, commit = planned(place, append=True)
+        _, is_stopped = stop(Store.at(place).fs, commit, instant, partial(work, place, commit))
+        assert sorted(values(place)) in expected, f"stopped before call {instant}"
+        assert sorted(values(place, use_snapshot=False)) == sorted(values(place))
+        check(place, 3 in values(place), instant)
+        if not is_stopped:
+            return
+    raise AssertionError("the commit does not end")
 
 
 def test_an_attempt_after_other_writes_returns_the_version_of_its_write(tmp_path: Any) -> None:

@@ -133,7 +133,7 @@ PAIRS = [
     ("columns", "keeping overwrite", "delete", 26),
     ("own", "read kept", "keeping overwrite", 14),
     ("own", "index", "compact", 26),
-    ("columns", "index columns", "partitions", 26),
+    ("columns", "index", "partitions", 26),
     ("kept", "read kept", "restore", 5),
     ("kept", "read kept", "expire", 14),
     ("kept", "restore", "expire now", 21),
