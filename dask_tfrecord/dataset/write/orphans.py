@@ -114,7 +114,8 @@ def _unlisted_files(
     newest = intact_snapshot(store)
     committed: set[str | None] = set()
     if newest is not None:
-        committed = {commit.run for commit in newest.commits()}.union(map(run_of, newest.file_list.names))
+        committed.update(commit.run for commit in newest.commits())
+        committed.update(map(run_of, newest.file_list.names))
     for path in parts:
         made_by = run_of(path) or run_of_column_file(path) or ""
         is_ours = made_by in unlisted or (made_by in committed and _is_in_place(path))

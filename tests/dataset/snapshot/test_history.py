@@ -31,11 +31,12 @@ from small_frames import by_key, collection, keyed, values
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot import check, entry_log, list_files, versions
+from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import Newest, commit
+from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.feed import RecordTable
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
@@ -273,12 +274,12 @@ def test_an_append_reads_no_entries_of_others_and_merges_small_lists(
         return read(self, *arguments)
 
     for number in range(9):
-        run, known = WriteRun(Store.at(tmp_path), Snapshot.open(tmp_path).schema, base=number + 1), None
+        head = Head.read(Store.at(tmp_path))
+        run = WriteRun(Store.at(tmp_path), Snapshot.open(tmp_path).schema, head=head)
         files = run.write(pa.table({"n": [number]}), 0, 1)
         with monkeypatch.context() as patched:
             patched.setattr(list_files.ListFile, "read", reading)
-            known = Newest.of(run.store, Snapshot.open(tmp_path))
-            assert commit(run, Append(), files, known).number == number + 2
+            assert commit(run, Append(), files).number == number + 2
             snapshot = Snapshot.open(tmp_path)
             assert repr(snapshot).startswith(f"Snapshot({41 + number} files, {41 + number} records, ")
     assert 1 not in opened
@@ -286,7 +287,7 @@ def test_an_append_reads_no_entries_of_others_and_merges_small_lists(
     assert lists == [[], [1], [1, 2], [1, 2, 3], [1], [1, 5], [1, 5, 6], [1, 5, 6, 7], [1, 5], [1, 5, 9]]
     assert len(read_tfrecord(tmp_path)) == 49
     assert open_dataset(tmp_path).history()["files"].tolist() == [*range(40, 50)]
-    assert [commit.number for commit in snapshot.commits()] == [*range(1, 11)]
+    assert [commit.number for commit in snapshot.commits()] == [*range(10, 0, -1)]
 
 
 @pytest.mark.usefixtures("deltas")

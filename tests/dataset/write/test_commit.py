@@ -268,7 +268,9 @@ def test_a_snapshot_names_the_last_writes_before_it(tmp_path: Path) -> None:
     for mode in modes:
         to_tfrecord(collection(1), tmp_path, **mode)
         snapshots.append(Snapshot.open(tmp_path))
-    assert Snapshot.open(tmp_path).commits() == [(one.number, one.run, None) for one in snapshots]
+    assert [*Snapshot.open(tmp_path).commits()] == [
+        (one.number, one.run, None) for one in reversed(snapshots)
+    ]
 
 
 def test_an_overwrite_touches_nothing_before_it_is_computed_and_if_it_fails(tmp_path: Path) -> None:
