@@ -21,8 +21,9 @@ from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
+from dask_tfrecord.dataset.snapshot.check import ComparedFiles, check_files, find_files
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import with_known_versions
 from dask_tfrecord.dataset.write.destination import (
@@ -69,14 +70,12 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
     check_destination(store, "append")
     finish_newest(store)
     before = find_snapshot(store)
-    ours = before is not None and any(map(is_part, listed_files(before)))
     each = partial(compute_each, title=f"{root}: index")
     try:
         is_current = False
-        if before is not None and (ours or not _is_outdated(store, before)):
-            files = visibility.snapshot_files(store, before)
-            is_current = not files["file_records"].null_count
-            snapshot = full_scan.renew_snapshot(store, before, files, each)
+        if before is not None and (found := _comparable(store, before)) is not None:
+            before, is_current = found.snapshot, not pc.any(found.is_restamped).as_py()
+            snapshot = full_scan.renew_snapshot(store, found, each)
         else:
             snapshot = _described(path, store, request, each)
             if before is not None:
@@ -135,12 +134,17 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
         raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
 
 
-def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
-    try:
-        files, others = visibility.listed_and_others(store, snapshot)
-    except CorruptRecordError:  # a file is missing, or has a different size than in the snapshot
-        return True
-    return bool(others) or files["file_records"].null_count > 0
+def _comparable(store: Store, before: Snapshot) -> ComparedFiles | None:
+    """Compare the files of a directory with its newest snapshot. Return None if other tools have written all
+    files, and have added, removed or rewritten some, so that all files must be described again.
+
+    Raise the errors of `check_files` if the snapshot lists files of this library.
+    """
+    if any(map(is_part, before.file_list.names)):
+        return check_files(store, before)
+    found = find_files(store, before)
+    changed = pc.or_(found.is_restamped, pc.or_(found.is_missing, found.is_resized))
+    return None if len(found.unlisted) or pc.any(changed).as_py() else found
 
 
 def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.DataFrame:
@@ -169,7 +173,8 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that the newest snapshot lists, and report files that it does not list."""
-    snapshot, compared = find_newest_files(store, snapshot)
+    compared = find_newest_files(store, snapshot)
+    snapshot = compared.snapshot
     store = with_version(store, snapshot.number)  # a restore may not have moved all files back yet
     rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
     listed = dict(zip(snapshot.file_list.names, rows, strict=True))

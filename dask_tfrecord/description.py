@@ -45,9 +45,8 @@ class Facts(OpenedPath):
             version = "" if self.version is None else f"version {self.version}: "
             rows = "rows not counted" if self.num_rows is None else counted(self.num_rows, "row")
             files = f"{counted(len(self._files), 'file')}, {self.nbytes:,} bytes"
-            kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
-            return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
+            return f"Dataset({self.path!r}, {version}{rows}, {files}, columns: {names})"
         # The repr of a damaged dataset must not raise an error.
         except (TFRecordError, NotFoundError) as error:
             return f"Dataset({error})"
@@ -60,8 +59,6 @@ class Facts(OpenedPath):
             "files": f"{len(self._files):,}",
             "bytes": f"{self.nbytes:,}",
         }
-        if self.kept_bytes:
-            facts["bytes of earlier versions"] = f"{self.kept_bytes:,}"
         if names := self.partitioning.schema.names:
             facts["partition columns"] = ", ".join(names)
         if self.splits:
@@ -117,7 +114,7 @@ class Facts(OpenedPath):
         """The stored size in bytes of the replaced files that only earlier versions need.
 
         `Dataset.expire` removes these files after the earlier versions have expired and a grace period has
-        passed.
+        passed. The property lists the directory of these files once.
         """
         plan = self._opened()
         return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])

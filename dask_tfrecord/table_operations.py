@@ -620,10 +620,11 @@ class Maintenance(OpenedPath):
         without searching for the starts of records. With the snapshot, `take` loads rows by index without
         first counting all rows. `add_snapshot` does not change the data files.
 
-        Call `add_snapshot` again after files were added, removed or rewritten. A repeated call reads all
-        files again. If a dataset that `to_tfrecord` wrote was copied without the modification times of the
-        files, call `add_snapshot` on the copy. For a copied dataset, `add_snapshot` verifies the checksums of
-        the files, keeps the columns and types, and stores a snapshot that matches the copied files.
+        Call `add_snapshot` again after other tools have added, removed or rewritten files. A repeated call
+        reads all files again. If `to_tfrecord` has appended to the dataset, a repeated call only reads the
+        rewritten files of other tools, and keeps the columns and types. A copy of a dataset needs no new
+        snapshot. After a copy that changed the modification times of other tools' files, `add_snapshot`
+        compares their checksums, so that later reads need not.
 
         If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
         logger ``dask_tfrecord``.
@@ -648,11 +649,9 @@ class Maintenance(OpenedPath):
         DestinationError
             If the path is not a directory, if the directory already has a snapshot that is up to date, or if
             the directory lies inside another dataset or contains another dataset.
-        FileChangedError
-            If the content of a file that `to_tfrecord` wrote has changed.
         CorruptRecordError
-            If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports the
-            damage of all files, and `repair` drops missing files.
+            If a record is damaged. Also, if `to_tfrecord` has written some of the files, and a file is missing
+            or has another size. `verify` reports all damage, and `repair` drops missing files.
         SchemaError
             If a value in a record does not fit its column. `verify` reports all values that do not fit their
             columns.

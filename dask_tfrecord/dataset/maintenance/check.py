@@ -25,7 +25,7 @@ _REPORT = pa.schema(
 
 def check(store: Store) -> pd.DataFrame:
     """Return the table that `Dataset.check` documents."""
-    _, found = find_newest_files(store, open_version(store, None))
+    found = find_newest_files(store, open_version(store, None))
     uploads = [upload.path for upload in unfinished_uploads(store)]
     staged = [*found.unfinished.paths, *store.files(STAGING), *uploads]
     sizes = dict(zip(found.unfinished.paths, found.unfinished["bytes"].to_pylist(), strict=True))
@@ -55,7 +55,7 @@ def _problems(
     return [(path, problem, *sizes) for path, sizes in zip(paths, numbers, strict=True)]
 
 
-def find_newest_files(store: Store, snapshot: Snapshot) -> tuple[Snapshot, ComparedFiles]:
+def find_newest_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     """Compare the files of a dataset with its newest version, in one listing.
 
     ``snapshot`` is the newest version. If another write commits a version during the call, and the files
@@ -66,4 +66,4 @@ def find_newest_files(store: Store, snapshot: Snapshot) -> tuple[Snapshot, Compa
         if newest.number == snapshot.number:
             break
         snapshot = newest
-    return snapshot, found
+    return found

@@ -23,6 +23,7 @@ from dask_tfrecord.codec.codecs import detect, known_codec
 from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sample
+from dask_tfrecord.dataset.snapshot.check import ComparedFiles
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -58,7 +59,7 @@ from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.location import Checksum
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.files.window import WINDOW_BYTES, changed_since_snapshot
+from dask_tfrecord.files.window import WINDOW_BYTES
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import value_type
 
@@ -241,32 +242,24 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
     )
 
 
-def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_each: ComputeEach) -> Snapshot:
-    """Update a snapshot whose files may have been rewritten or copied.
+def renew_snapshot(store: Store, found: ComparedFiles, compute_each: ComputeEach) -> Snapshot:
+    """Update a snapshot after other tools may have rewritten their files. No file is missing.
 
-    ``snapshot`` is the newest snapshot, and ``files`` lists its existing files, as returned by
-    `snapshot_files`. Only files whose ``stamp``, such as an ETag, differs from the stored ``stamp`` are read.
-    If a file was read and its content is unchanged, only the ``stamp`` of the file is updated. Raise the
-    errors of `create_snapshot`, and FileChangedError if the content of a file that this library wrote has
-    changed.
+    Read only the files whose ``stamp``, such as an ETag, differs from the stored ``stamp``. If the content of
+    a file is unchanged, update only its ``stamp``. Raise the errors of `create_snapshot`.
     """
-    listed = snapshot.file_list
-    changed = files["file_records"].is_null()
-    unproven = files.filter(changed)
-    unproven = unproven.with_columns({"crc32c": pa.nulls(len(unproven), pa.uint32())})
+    snapshot, listed, changed = found.snapshot, found.listed, found.is_restamped
+    unproven = found.files.filter(changed)
     entries = []
-    found = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    read = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
     described = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
-    for before, now in zip(described, found, strict=True):
+    for before, now in zip(described, read, strict=True):
         is_same = now.crc32c == before.crc32c
-        if not is_same and is_part(now.path):
-            raise changed_since_snapshot(store, store.join(now.path))
-        entries.append(before if is_same else replace(now, values=before.values))
-    read = from_entries(entries, snapshot.schema, snapshot.partitioning)
-    known = FileList.joined([listed.filter(pc.invert(changed)), read])
+        entries.append(replace(before, stamp=now.stamp) if is_same else replace(now, values=before.values))
+    renewed = from_entries(entries, snapshot.schema, snapshot.partitioning)
+    known = FileList.joined([listed.filter(pc.invert(changed)), renewed])
     known = with_known_versions(known.take(pc.index_in(listed["path"], known["path"])), listed)
-    log = EntryLog(known.with_columns({"stamp": files["stamp"]}))
-    return replace(snapshot, log=log, run=uuid4().hex)
+    return replace(snapshot, log=EntryLog(known), run=uuid4().hex)
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
@@ -331,7 +324,17 @@ def _read_files(
     columns = statistics.file_statistics(schema, [one.columns for one in contents], len(contents))
     found = zip(files.names, contents, columns, files["stamp"].to_pylist(), strict=True)
     return [
-        FileEntry(path, one.bytes, one.records, one.crc32c, (), one.blocks, of_file, stamp, codec=one.codec)
+        FileEntry(
+            path,
+            one.bytes,
+            one.records,
+            one.crc32c,
+            (),
+            one.blocks,
+            of_file,
+            stamp="" if is_part(path) else stamp,  # the name of a file of this library identifies its content
+            codec=one.codec,
+        )
         for path, one, of_file, stamp in found
     ]
 

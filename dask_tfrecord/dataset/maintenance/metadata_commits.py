@@ -85,8 +85,8 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
 
     A dry run commits nothing. If no file is missing, commit nothing. List the directory once.
     """
-    snapshot, found = find_newest_files(store, open_version(store, None))
-    files = snapshot.file_list.filter(found.is_missing)
+    found = find_newest_files(store, open_version(store, None))
+    snapshot, files = found.snapshot, found.listed.filter(found.is_missing)
     lost = dict(zip(files.paths, files["records"].to_pylist(), strict=True))
     if lost and not dry_run:
         groups = tuple(Group((file,), ()) for file in identities(files))

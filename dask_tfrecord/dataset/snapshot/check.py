@@ -29,21 +29,26 @@ class ComparedFiles:
 
     Attributes
     ----------
+    snapshot : Snapshot
+        The snapshot.
     files : FileList
         The files that the snapshot lists, in the same order, with the paths, sizes and stamps that the store
         states. The row of a missing file is null.
-    listed : FileList
-        The file list of the snapshot.
     unlisted : FileList
         The TFRecord files that the snapshot does not list, without the files in ``unfinished``.
     unfinished : FileList
         The data files of open runs that have not committed, and the files that unfinished commits replace.
     """
 
+    snapshot: Snapshot
     files: FileList
-    listed: FileList
     unlisted: FileList
     unfinished: FileList
+
+    @property
+    def listed(self) -> FileList:
+        """The file list of the snapshot."""
+        return self.snapshot.file_list
 
     @property
     def is_missing(self) -> pa.ChunkedArray:
@@ -53,6 +58,14 @@ class ComparedFiles:
     def is_resized(self) -> pa.ChunkedArray:
         """A mask that is True for each file whose size differs from the size in the snapshot."""
         return _is_resized(self.files, self.listed)
+
+    @property
+    def is_restamped(self) -> pa.ChunkedArray:
+        """A mask that is True for each file of another tool that may have been rewritten."""
+        stamps = pc.fill_null(self.listed["stamp"], "")
+        return pc.and_(
+            pc.not_equal(stamps, ""), pc.fill_null(pc.not_equal(stamps, self.files["stamp"]), True)
+        )
 
     @property
     def differ(self) -> bool:
@@ -85,7 +98,7 @@ def find_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     unlisted = others.filter(~is_hidden)
     if not all(map(is_part, unlisted.names)):
         unlisted = without_side_files(store, unlisted, data=listed.paths, is_known=True)
-    return ComparedFiles(files, listed, unlisted, others.filter(is_hidden))
+    return ComparedFiles(snapshot, files, unlisted, others.filter(is_hidden))
 
 
 def with_unseen(store: Store, files: FileList, names: Sequence[str]) -> FileList:
@@ -127,25 +140,25 @@ def open_checked(store: Store, number: int | None = None, known: Snapshot | None
     if snapshot is None or store.is_remote or snapshot.log.totals.files > _MOST_CHECKED:
         return snapshot
     if number is None:
-        return check_files(store, snapshot)
+        return check_files(store, snapshot).snapshot
     check_version(store, snapshot)
     return snapshot
 
 
-def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
+def check_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     """Check that the directory of a dataset contains exactly the files of the newest snapshot.
 
-    ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
-    commits during the call. Raise CorruptRecordError if a file is missing, or if its size differs from the
+    ``snapshot`` is the newest snapshot. The result belongs to a newer one if another write commits during the
+    call. Raise CorruptRecordError if a file is missing, or if its size differs from the
     size in the snapshot. Raise TFRecordError if the directory contains files of other tools that the snapshot
     does not list.
     """
-    while (error := _problem(store, find_files(store, snapshot))) is not None:
+    while (error := _problem(store, found := find_files(store, snapshot))) is not None:
         newest = find_snapshot(store)
         if newest is None or newest.number == snapshot.number:
             raise error
         snapshot = newest
-    return snapshot
+    return found
 
 
 def _problem(store: Store, found: ComparedFiles) -> TFRecordError | None:

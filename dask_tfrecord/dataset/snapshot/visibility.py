@@ -1,23 +1,9 @@
-"""Find the committed files: those in a snapshot and those of other tools, but not those of open runs.
-
-A commit moves the files listed only by older versions to the directory ``kept``. This module finds files both
-in the directory ``kept`` and at their original paths.
-"""
+"""Find the files that readers see without a snapshot: committed files, but not those of open runs."""
 
 from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from dask_tfrecord.dataset.snapshot.model import (
-    Snapshot,
-    find_snapshot,
-    listed_files,
-    open_version,
-)
-from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     METADATA_DIRECTORY,
@@ -28,25 +14,13 @@ from dask_tfrecord.dataset.snapshot.names import (
     stored_paths,
 )
 from dask_tfrecord.dataset.snapshot.stored_files import rows_of_run
-from dask_tfrecord.errors import (
-    WITHOUT_SNAPSHOT,
-    Call,
-    CorruptRecordError,
-    TFRecordError,
-    warn_caller,
-)
+from dask_tfrecord.errors import WITHOUT_SNAPSHOT, Call, TFRecordError, warn_caller
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import data_only, report_left_out, side_file_error, without_side_files
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.listing import (
-    Listing,
-    find_listed,
-    list_directory,
-    look_up,
-    unfinished_only,
-)
-from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
+from dask_tfrecord.files.storage.listing import Listing, list_directory, unfinished_only
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
@@ -58,134 +32,6 @@ def kept_files(store: Store, found: FoundFiles | None = None) -> FileList:
     if found is not None:
         return list_directory(found.inside(KEPT))
     return list_directory(Store.of(store.fs, store.join(f"{KEPT}/")))
-
-
-def _found_or_kept(store: Store, listed: FileList) -> tuple[FileList, FileList]:
-    """Find the files of a snapshot at their original paths, or in the directory of kept files.
-
-    In addition, return all other visible files in the dataset's directory, as `find_listed` does. On a remote
-    store, a file that no listing shows is asked for by itself.
-    """
-    names = listed.names
-    files, others = find_listed(store, names)
-    for directory in (f"{KEPT}/", ""):  # a restore may move a file back from `KEPT` between the two listings
-        missing = files["path"].is_null()
-        if not pc.any(missing).as_py():
-            break
-        store.fs.invalidate_cache()
-        found, _ = find_listed(Store.of(store.fs, store.join(directory)), names)
-        files = _filled(files, found, missing)
-    missing = files["path"].is_null()
-    if store.is_remote and not is_http(store.root) and pc.any(missing).as_py():
-        unseen = [name for name, is_missing in zip(names, missing.to_pylist(), strict=True) if is_missing]
-        at = pa.array(np.cumsum(missing.to_numpy()) - 1, mask=~missing.to_numpy())
-        for directory in ("", f"{KEPT}/"):
-            found = look_up(Store.of(store.fs, store.join(directory)), unseen).take(at)
-            files = _filled(files, found, files["path"].is_null())
-    return files, others
-
-
-def _filled(files: FileList, found: FileList, missing: pa.ChunkedArray) -> FileList:
-    """Replace the missing rows of ``files`` by those of ``found``."""
-    columns = files.rows.column_names
-    return files.with_columns({name: pc.if_else(missing, found[name], files[name]) for name in columns})
-
-
-def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
-    """Check that the files of a snapshot exist and have the sizes that the snapshot states. Return the list
-    of files that `listed_and_others` returns.
-
-    Raise CorruptRecordError if a file is missing, or if its size differs from the size in the snapshot. Raise
-    TFRecordError if the directory contains files of other tools that the snapshot does not list.
-    """
-    files, others = listed_and_others(store, snapshot)
-    foreign = {name for name in others if not is_part(name)}
-    # An overwrite may have removed the files in `foreign` after they were listed, or may be about to remove
-    # them.
-    if foreign:
-        foreign -= replaced_paths(store, snapshot, open_runs(store))
-        store.fs.invalidate_cache()
-        foreign &= {*list_directory(store).names} if foreign else foreign
-    if foreign:
-        problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
-        path = store.public(store.join(min(foreign)))
-        raise TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
-    return files
-
-
-def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[str]]:
-    """Return the present state of the files of a snapshot, and the paths of all other visible files.
-
-    The returned list has the columns of the snapshot's file list, but the paths, sizes and ``stamp`` values
-    come from the store. The column ``file_records`` contains the record count of each file. The record count
-    is null if the file may have changed since the snapshot was written, because the stored count and
-    statistics may then be wrong. If the snapshot stores no ``stamp`` for a file, only the size of the file is
-    compared.
-
-    The paths of the other visible files are relative to the root. Files that are clearly not TFRecord files
-    are left out. Raise CorruptRecordError if a file of the snapshot is missing, or if its size differs from
-    the size in the snapshot.
-    """
-    listed = snapshot.file_list
-    files, others = _found_or_kept(store, listed)
-    if not files["bytes"].equals(listed["bytes"]):  # a file is missing, or its size differs or is unknown
-        is_missing = _are_missing(store, files)
-        is_resized = pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
-        first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
-        if first >= 0:
-            [path] = listed.slice(first, first + 1).paths
-            recorded, size = (column[first].as_py() for column in (listed["bytes"], files["bytes"]))
-            if size is None:
-                raise lost_file(store, path, listed.filter(is_missing).paths)
-            raise resized_file(store, store.join(path), recorded, f"{size:,}")
-    if not all(map(is_part, others.names)):
-        others = without_side_files(store, others, data=listed.paths, is_known=True)
-    stamps = pc.fill_null(listed["stamp"], "")
-    is_proven = pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
-    now = {name: files[name] for name in ("path", "bytes", "stamp")}
-    now["file_records"] = pc.if_else(is_proven, listed["records"], None)
-    return FileList(listed.with_columns(now).rows, files.root), others.names
-
-
-def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
-    """Return a mask that is True for each missing file. On a local disk, a broken link has a path but no
-    size.
-    """
-    return files["path" if store.is_remote else "bytes"].is_null()
-
-
-def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
-    """Return the snapshot of one version of a dataset, and the list of its files.
-
-    The directory may contain files that belong only to other versions. Raise FileNotFoundError if the dataset
-    has no version ``number``. Raise CorruptRecordError if a file of the version is missing or has changed in
-    size.
-    """
-    snapshot = open_version(store, number)
-    try:
-        return snapshot, listed_and_others(store, snapshot)[0]
-    except CorruptRecordError as error:
-        open_version(store, number)  # this call raises an error if the version has expired
-        raise of_version(error, number) from None
-
-
-def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, FileList] | None:
-    """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
-
-    ``known`` is the newest snapshot. If ``known`` is None, the function reads the newest snapshot. If an
-    overwrite replaces the files during the call, return the snapshot of the overwrite. Raise the same errors
-    as `snapshot_files`. Raise TFRecordError if the newest snapshot is damaged.
-    """
-    snapshot = known or find_snapshot(store)
-    while snapshot is not None:
-        try:
-            return snapshot, snapshot_files(store, snapshot)
-        except CorruptRecordError:
-            newer = find_snapshot(store)
-            if newer is None or newer.number == snapshot.number:
-                raise
-            snapshot = newer
-    return None
 
 
 def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:

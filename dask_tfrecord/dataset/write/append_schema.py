@@ -37,7 +37,7 @@ from dask_tfrecord.errors import (
     literal,
     located,
 )
-from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.entry import FileEntry, is_part
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.inference import AskedType
 from dask_tfrecord.files.record_file import RecordFile
@@ -487,4 +487,5 @@ def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
     total = Checksum()
     records = RecordFile(replace(store, checksum=total), Split(file), ReadOptions()).count()
     path, codec = store.relative(file.path), detect(total.head) or "none"
-    return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=file.stamp, codec=codec)
+    stamp = "" if is_part(path) else file.stamp  # the name of a file of this library identifies its content
+    return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=stamp, codec=codec)

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.head import Head
@@ -42,7 +41,6 @@ from dask_tfrecord.dataset.write.operations import Change, Operation, overtaken
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
@@ -204,7 +202,7 @@ class Transaction:
             if not self._staged.issuperset(self._attempts.values()):
                 raise _removed(run, files.paths[0])
         self._log(4, "make the next snapshot")
-        used = operation.used(_with_stamps(self.store, files) if self.store.stages_files else files)
+        used = operation.used(files)
         change = operation.change(run, head.snapshot, used)
         if change.snapshot.number == 1 and has_unlisted_version(self.store, 1, _UNLISTED):
             raise _lagging()
@@ -457,17 +455,6 @@ def _written_twice(store: Store, name: str) -> ConcurrentWriteError:
     problem = "several attempts at this write have stored different rows under the name of this file"
     advice = "start the write again, and let one process compute it"
     return ConcurrentWriteError(problem, advice, path=store.public(store.join(name)))
-
-
-def _with_stamps(store: Store, files: FileList) -> FileList:
-    """Add the column ``stamp`` to ``files``, with the result of `stamp_of` for each file. If the store fails,
-    do not add the column.
-    """
-    with suppress(Exception):  # a commit must not fail because stamps are missing
-        store.fs.invalidate_cache()
-        stamps = pa.array([stamp_of(store.look(store.join(path))) for path in files.paths], pa.string())
-        return files.with_columns({"stamp": pc.if_else(pc.equal(stamps, ""), None, stamps)})
-    return files
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:

@@ -616,7 +616,7 @@ class UploadingStore(Store):
         # Keep the file at ``kept`` until the versions that list the file expire. Another process that is
         # moving ``path`` to ``kept`` may still have to remove ``path``. Without the file at ``kept``, the
         # file would then be lost.
-        if self.fs.exists(kept) and not self.fs.exists(path):
+        if not self.has_file(path):
             self.copy(kept, path)
 
     def _remove(self, paths: list[str]) -> None:

@@ -27,12 +27,12 @@ from hypothesis import given
 from other_writers import fill
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import CorruptRecordError, dataset_scans, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
 from dask_tfrecord.dataset.read import sample
-from dask_tfrecord.dataset.snapshot import check, visibility
+from dask_tfrecord.dataset.snapshot import check
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.files import find_blocks as locate
 from dask_tfrecord.files import window
@@ -243,8 +243,7 @@ def test_the_number_of_a_removed_version_is_not_taken(
 ) -> None:
     """The second of two overwrites removes the version of the first before the index is stored."""
     to_tfrecord(pa.table({"n": [1]}), tmp_path)
-    for path in tmp_path.glob("part-*"):
-        os.utime(path, ns=(1, 1))
+    adopt(tmp_path)
     change = full_scan._Describe.change
 
     def late(*args: Any) -> Any:
@@ -258,6 +257,16 @@ def test_the_number_of_a_removed_version_is_not_taken(
         dask_tfrecord.open_dataset(tmp_path).add_snapshot()
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == [3]
+
+
+def adopt(place: Path) -> None:
+    """Make the files those of another tool, which has written them again after `add_snapshot`."""
+    shutil.rmtree(place / "_tfrecord")
+    for number, file in enumerate(sorted(place.rglob("part-*"))):
+        file.rename(file.with_name(f"{number}.tfrecord"))
+    open_dataset(place).add_snapshot()
+    for file in place.rglob("*.tfrecord"):
+        os.utime(file, ns=(1, 1))
 
 
 def days(*numbers: int) -> dd.DataFrame:
@@ -440,14 +449,13 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     assert not (tmp_path / "moving").exists()
 
 
-@pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot"])
+@pytest.mark.parametrize("step", ["find_files", "create_snapshot"])
 def test_an_overwrite_while_index_reads_is_named_as_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     written(tmp_path)
-    for file in tmp_path.glob("day=*/part-*"):
-        os.utime(file, ns=(1, 1))
-    module = visibility if step == "snapshot_files" else full_scan
+    adopt(tmp_path)
+    module = dataset_scans if step == "find_files" else full_scan
     opened = open_dataset(tmp_path)
     original = getattr(module, step)
 
@@ -459,7 +467,7 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
     monkeypatch.setattr(module, step, overtaken)
     with pytest.raises(
         dask_tfrecord.ConcurrentWriteError,
-        match="another write was committed while index read the files",
+        match=r"another write (was committed|replaced the files) while index read the files",
     ):
         opened.add_snapshot()
     assert numbers(tmp_path) == [4]
