@@ -44,7 +44,7 @@ class Facts(OpenedPath):
         try:
             version = "" if self.version is None else f"version {self.version}: "
             rows = "rows not counted" if self.num_rows is None else counted(self.num_rows, "row")
-            files = f"{counted(len(self._files), 'file')}, {self.nbytes:,} bytes"
+            files = f"{counted(self._count_files(), 'file')}, {self.nbytes:,} bytes"
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}, columns: {names})"
         # The repr of a damaged dataset must not raise an error.
@@ -56,7 +56,7 @@ class Facts(OpenedPath):
             "path": self.path,
             "version": "none" if self.version is None else str(self.version),
             "rows": "not counted" if self.num_rows is None else f"{self.num_rows:,}",
-            "files": f"{len(self._files):,}",
+            "files": f"{self._count_files():,}",
             "bytes": f"{self.nbytes:,}",
         }
         if names := self.partitioning.schema.names:
@@ -101,13 +101,21 @@ class Facts(OpenedPath):
 
         If ``num_rows`` is None, `count_rows` reads the files to count the rows.
         """
-        counts = _row_counts(self._plan_of_files)
+        plan = self._plan_of_files
+        if plan.count is not None:
+            return plan.count
+        counts = _row_counts(plan)
         return None if counts.null_count else _sum(counts)
 
     @property
     def nbytes(self) -> int:
         """The stored size of the files in bytes."""
-        return int(pc.sum(self._files["bytes"], min_count=0).as_py())
+        totals = self._plan_of_files.totals
+        return totals.bytes if totals is not None else _sum(self._files["bytes"])
+
+    def _count_files(self) -> int:
+        totals = self._plan_of_files.totals
+        return totals.files if totals is not None else len(self._files)
 
     @cached_property
     def kept_bytes(self) -> int:

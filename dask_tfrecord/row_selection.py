@@ -216,8 +216,10 @@ def _no_row(number: Any, count: int, path: str | None) -> IndexError:
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:
     """Return a read plan for the same rows with one split in each partition."""
+    if not len(plan.files):
+        return plan
     starts = np.arange(len(plan.files) + 1)
-    return replace(plan, partitions=Partitions(plan.files, starts)) if len(plan.files) else plan
+    return replace(plan, partitions=Partitions(plan.files, starts, plan.partitions.blocks))
 
 
 @redact_errors

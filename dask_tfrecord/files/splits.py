@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any, overload
@@ -57,11 +57,13 @@ class Partitions(Sequence[tuple[Split, ...]]):
     `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
     kept. ``files`` contains a row for each split, and has the column ``records``. If any file is split,
     ``files`` also contains the columns ``start`` and ``stop``, in which null means the start or the end of
-    the file. Partition ``k`` consists of the rows in ``range(starts[k], starts[k + 1])``.
+    the file. Partition ``k`` consists of the rows in ``range(starts[k], starts[k + 1])``. ``blocks`` contains
+    the paths and the blocks of the files that have column files and several blocks.
     """
 
     files: FileList
     starts: npt.NDArray[np.int64]
+    blocks: FileList | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -85,7 +87,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
             yield from self._make(first)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "starts": self.starts}
+        return {"files": self.files, "starts": self.starts, "blocks": self.blocks}
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -112,6 +114,10 @@ class Partitions(Sequence[tuple[Split, ...]]):
         beside = read_column_files(files)
         splits = list(map(Split, files.infos, *edges, files["records"].to_pylist(), beside))
         return [tuple(splits[start:stop]) for start, stop in pairwise((starts - starts[0]).tolist())]
+
+    def select(self, columns: Callable[[str], bool]) -> "Partitions":
+        """Return the partitions with some columns of the file list, and without blocks."""
+        return Partitions(self.files.select(filter(columns, self.files.rows.column_names)), self.starts)
 
     @property
     def token(self) -> str:

@@ -272,6 +272,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
+        count = self.dataset.count
+        if isinstance(parent, Len) and count is not None and self.operand("_partitions") is None:
+            return Literal(count)  # before anything lists the files
         decided = decision(self, dependents)
         if decided != (self.predicate, self.ignores_partitions, self.skips_rows):
             return parent.substitute(self, self.substitute_parameters(decided._asdict()))

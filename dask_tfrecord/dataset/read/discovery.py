@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning import group, to_values
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.dataset.query.predicates import file_outcomes
+from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
 from dask_tfrecord.dataset.read.inferred_schema import infer_columns
 from dask_tfrecord.dataset.read.layouts import (
     SPLIT,
@@ -31,6 +31,7 @@ from dask_tfrecord.dataset.read.layouts import (
     described_directories,
     warn_of_missing_members,
 )
+from dask_tfrecord.dataset.read.lazy_partitions import LazyPartitions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.read.read_task import wrong_number
 from dask_tfrecord.dataset.read.requested_columns import (
@@ -94,7 +95,7 @@ def open_path(
 ) -> ReadPlan:
     """Find the files and the columns of a path, and plan the read. Raise the errors of `find`."""
     request = request or ReadRequest()
-    return plan(find(paths, request, compute_each, is_filtered=True), request, compute_each)
+    return plan(find(paths, request, compute_each), request, compute_each)
 
 
 @redact_errors
@@ -102,12 +103,9 @@ def find(
     paths: PathLike | Sequence[PathLike],
     request: ReadRequest,
     compute_each: ComputeEach = one_by_one,
-    *,
-    is_filtered: bool = False,
 ) -> ReadPlan:
     """Find the files and the columns of a path. In the returned plan, each file is one partition.
 
-    If ``is_filtered`` is True, the plan may lack files of a snapshot that the filters of the request exclude.
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
     contains no files to read. Raise CorruptRecordError if a sampled record is damaged, or if a file of the
     snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
@@ -128,7 +126,7 @@ def find(
     if snapshot is None:
         return _discover_by_listing(paths if is_single else places, request, compute_each)
     dataset = with_version(store, snapshot.number)
-    return _discover_by_snapshot(dataset, snapshot, request, compute_each, is_filtered=is_filtered)
+    return _discover_by_snapshot(dataset, snapshot, request, compute_each)
 
 
 def _discover_by_listing(
@@ -192,9 +190,8 @@ def _listed(store: Store, listed: FileList) -> FileList:
     return files
 
 
-def _filtered_files(snapshot: Snapshot, schema: Schema, filters: Any) -> FileList:
-    """Return the files of a snapshot, without row groups of its lists in which no file passes the filters."""
-    predicate = parse_filters(filters, schema)
+def _matching_files(snapshot: Snapshot, schema: Schema, predicate: Predicate) -> FileList:
+    """Return the files of a snapshot, without row groups of its lists in which no file passes a predicate."""
     same = {*snapshot.schema.leaves} & {*schema.leaves}
     names = {item.name for item in same} if schema.record_type == snapshot.schema.record_type else set()
     usable = {"records", *map(statistics_name, [*names, *snapshot.partition_on])}
@@ -207,15 +204,12 @@ def _filtered_files(snapshot: Snapshot, schema: Schema, filters: Any) -> FileLis
 
 
 def _discover_by_snapshot(
-    store: Store,
-    snapshot: Snapshot,
-    request: ReadRequest,
-    compute_each: ComputeEach,
-    *,
-    is_filtered: bool = False,
+    store: Store, snapshot: Snapshot, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
     """Return a read plan with the files and columns of a snapshot. If the caller requests a record type that
     differs from the record type of the snapshot, infer the columns.
+
+    The files are listed when they are needed.
     """
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
@@ -225,31 +219,34 @@ def _discover_by_snapshot(
         schema = snapshot_columns(snapshot, requested)
         if request.labels == "codes":
             schema = replace(schema, fields=tuple(item.without_class_names() for item in schema.fields))
-        is_filtered = is_filtered and request.filters is not None and request.split is None
-        known = _filtered_files(snapshot, schema, request.filters) if is_filtered else snapshot.file_list
     else:
-        known = snapshot.file_list
         fields = [item for item in snapshot.partitioning if requested.hive]
-        listed = _listed(store, known).select(INFO_SCHEMA.names)
+        listed = _listed(store, snapshot.file_list).select(INFO_SCHEMA.names)
         sample = partial(_sample, store, listed, request.options, request, compute_each)
         columns = infer_columns(request, [item.name for item in fields], sample)
         fields = [item for item in fields if item.name not in requested.excluded]
         schema = with_partition_columns(columns.schema, fields, requested)
         ignored = columns.ignored_features
         options = replace(options, evidence=columns.evidence)
-    files = _described(_listed(store, known), snapshot, schema)
-    totals = snapshot.log.totals
+
+    def whole_files(predicate: Predicate | None) -> Partitions:
+        matching = None if predicate is None else _matching_files(snapshot, schema, predicate)
+        known = snapshot.file_list if matching is None else matching
+        files = _described(_listed(store, known), snapshot, schema)
+        return _whole_files(files, values_from_snapshot(known, schema))
+
     found = ReadPlan(
         store,
-        _whole_files(files, values_from_snapshot(known, schema)),
+        LazyPartitions(f"{snapshot.number} {snapshot.run}", snapshot.log.totals, whole_files),
         schema,
         options,
         ignored_features=ignored,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
         columns_name=snapshot.columns_name,
         version=snapshot.number,
-        left_out=(totals.files - len(files), totals.bytes - pc.sum(files["bytes"], min_count=0).as_py()),
     )
+    if requested.hive_types:  # list the files, because their partition values may not fit these types
+        len(found.files)
     return found if request.split is None else _of_splits(found, snapshot, request)
 
 
@@ -301,34 +298,55 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     partition.
 
     Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
-    files can be split. Small files share partitions.
+    files can be split. Small files share partitions. If all files of a version are read, divide them only
+    when they are needed.
     """
-    files = found.files
-    kept, predicate, left_out = np.arange(len(files)), None, found.left_out
+    whole, predicate = found.partitions, None
     if request.filters is not None:
         predicate = parse_filters(request.filters, found.schema)
-        may_match = found.outcomes(predicate).true
-        kept = np.flatnonzero(may_match)
-        sizes = files["bytes"].filter(pa.array(~may_match))
-        left_out = (left_out[0] + len(sizes), left_out[1] + pc.sum(sizes, min_count=0).as_py())
+        matching = whole.matching(predicate) if isinstance(whole, LazyPartitions) else whole
+        found = replace(found, partitions=matching)
+    elif isinstance(whole, LazyPartitions) and not request.partition_by:
+        token = f"{whole.token} {request.blocksize} {request.whole_files}"
+
+        def divided(_: Predicate | None) -> Partitions:
+            return _divide(found, found.files, request, request.blocksize, compute_each)
+
+        return replace(found, partitions=LazyPartitions(token, whole.totals, divided))
+    files = found.files
+    kept, left_out = np.arange(len(files)), (0, 0)
+    if predicate is not None:
+        kept = np.flatnonzero(found.outcomes(predicate).true)
     keys, blocksize = None, request.blocksize
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)
         blocksize = None
     chosen = _taken(files, kept)
-    partitions = plan_partitions(
-        chosen.select(name for name in chosen.rows.column_names if name != "blocks"),
-        _blocks_of_large(found, chosen, request, blocksize, compute_each),
+    if predicate is not None:
+        (count, size), (count_left, size_left) = map(_size, (whole, chosen))
+        left_out = count - count_left, size - size_left
+    partitions = _divide(found, chosen, request, blocksize, compute_each)
+    return replace(found, partitions=partitions, filters=predicate, keys=keys, left_out=left_out)
+
+
+def _size(files: Partitions | FileList) -> tuple[int, int]:
+    """Return the number of files, and the number of their bytes."""
+    if isinstance(files, LazyPartitions):
+        return files.totals.files, files.totals.bytes
+    listed = files.files if isinstance(files, Partitions) else files
+    return len(listed), pc.sum(listed["bytes"], min_count=0).as_py()
+
+
+def _divide(
+    found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
+) -> Partitions:
+    """Divide files of ``found`` into partitions."""
+    divided = plan_partitions(
+        files.select(name for name in files.rows.column_names if name != "blocks"),
+        _blocks_of_large(found, files, request, blocksize, compute_each),
         blocksize=blocksize,
     )
-    return replace(
-        found,
-        partitions=partitions,
-        filters=predicate,
-        blocks=_blocks_beside_columns(chosen),
-        keys=keys,
-        left_out=left_out,
-    )
+    return replace(divided, blocks=_blocks_beside_columns(files))
 
 
 def _blocks_beside_columns(files: FileList) -> FileList | None:

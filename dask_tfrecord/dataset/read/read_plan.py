@@ -7,7 +7,7 @@ plan is part of the Dask graph. `divisions` finds the index values at which part
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Self, TypeAlias
@@ -26,9 +26,11 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     is_comparable,
 )
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, file_outcomes
+from dask_tfrecord.dataset.read.lazy_partitions import LazyPartitions
 from dask_tfrecord.dataset.read.partition import RowRanges
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
+from dask_tfrecord.dataset.snapshot.entry_log import Totals
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
@@ -81,8 +83,6 @@ class ReadPlan:
     # ``partition_by=``.
     keys: tuple[range, ...] | None = None
     version: int | None = None
-    # The paths and the blocks of the files that have column files and several blocks.
-    blocks: FileList | None = field(default=None, hash=False)
     left_out: tuple[int, int] = (0, 0)  # count and total size of the files that are in no partition
 
     @property
@@ -184,10 +184,10 @@ class ReadPlan:
 
     def _with_blocks(self, split: Split) -> Split:
         """Add the blocks to a split of a compressed file, so that a task can read some of the records."""
-        file = self._files_with_blocks.get(split.file.path)
-        if file is None or self.blocks is None or not split.file.compression:
+        file, known = self._files_with_blocks.get(split.file.path), self.partitions.blocks
+        if file is None or known is None or not split.file.compression:
             return split
-        [blocks] = read_blocks(self.blocks.slice(file, file + 1))
+        [blocks] = read_blocks(known.slice(file, file + 1))
         numbers = [block.record for block in blocks]
         first = bisect_left(numbers, split.start.record)
         last = len(blocks) if split.stop is None else bisect_left(numbers, split.stop.record)
@@ -195,7 +195,7 @@ class ReadPlan:
 
     @cached_property
     def _files_with_blocks(self) -> dict[str, int]:
-        paths = [] if self.blocks is None else self.blocks.paths
+        paths = [] if self.partitions.blocks is None else self.partitions.blocks.paths
         return {path: number for number, path in enumerate(paths)}
 
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
@@ -230,9 +230,7 @@ class ReadPlan:
 
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and blocks of files, because only predicates need them."""
-        names = self.files.rows.column_names
-        files = self.files.select(name for name in names if not name.startswith(STATISTICS))
-        return replace(self, partitions=Partitions(files, self.partitions.starts), blocks=None)
+        return replace(self, partitions=self.partitions.select(lambda name: not name.startswith(STATISTICS)))
 
     def can_prune(self, predicate: Predicate) -> bool:
         """Return True if partition values or statistics may let a predicate exclude files."""
@@ -291,6 +289,16 @@ class ReadPlan:
 
     # -- Facts that are known without reading ----------------------------------------------------------------
 
+    @property
+    def totals(self) -> Totals | None:
+        """The totals of the files if no file list is needed to know them, and otherwise None."""
+        return self.partitions.totals if isinstance(self.partitions, LazyPartitions) else None
+
+    @property
+    def count(self) -> int | None:
+        """The number of rows if no file list is needed to know it, and otherwise None."""
+        return None if self.totals is None or self.options.damage.skips else self.totals.records
+
     @cached_property
     def counts(self) -> pa.Array:
         """For each partition, the number of rows that pass the filters, or null if unknown."""
@@ -325,7 +333,9 @@ class ReadPlan:
 
     @cached_property
     def _token(self) -> str:
-        values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
+        values: list[Any] = []
+        if self.totals is None:  # otherwise the token of the partitions determines the values
+            values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
         features = (sorted(self.refused_features), sorted(self.ignored_features))
         how = (self.schema.to_json(), self.options, self.filters, features)
         parts = (self.store.__dask_tokenize__(), how, values, self.partitions.token, self.keys)
@@ -334,6 +344,9 @@ class ReadPlan:
 
 # A partition contains at most this many files, because opening each file takes time.
 _MOST_FILES = 256
+
+# A larger `blocksize` has the same effect. It limits the sums of sizes to 64-bit integers.
+_LARGEST = 1 << 42
 
 
 def plan_partitions(
@@ -395,15 +408,21 @@ def _packed(files: FileList, blocksize: int | None) -> npt.NDArray[np.int64]:
     for column in files.partition_columns.columns:
         codes = comparable(column.combine_chunks()).dictionary_encode("encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
-    # The number of bytes that each file counts toward `blocksize`. A file of unknown size counts as a full
-    # partition.
-    weights = np.maximum(pc.fill_null(files["bytes"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
-    starts, size = [], 0
-    for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):
-        if not number or is_first or size + weight > blocksize:
-            starts.append(number)
-            size = 0
-        size += weight
+    blocksize = min(blocksize, _LARGEST)
+    # The number of bytes that each file counts toward `blocksize`. A file of unknown size, and a larger file,
+    # count as a full partition.
+    sizes = pc.fill_null(files["bytes"], blocksize).to_numpy()
+    weights = np.clip(sizes, -(-blocksize // _MOST_FILES), blocksize)
+    # For each file, find the first file of the next partition if a partition starts with this file.
+    ends = np.cumsum(weights)
+    following = np.searchsorted(ends, ends - weights + blocksize, side="right")
+    following = np.maximum(following, np.arange(1, len(files) + 1))
+    others = np.append(np.flatnonzero(is_other), len(files))
+    following = np.minimum(following, others[np.searchsorted(others, np.arange(len(files)), side="right")])
+    starts, at, steps = [], 0, following.tolist()
+    while at < len(steps):
+        starts.append(at)
+        at = steps[at]
     return np.array(starts, np.int64)
 
 

@@ -134,7 +134,7 @@ def test_a_pruned_read_finds_the_files_of_a_whole_read(
             for operator in ("==", "!=", "<", "<=", ">", ">=", "in", "not in"):
                 value = TYPES[type_](n)
                 filters = [(name, operator, [value] if "in" in operator else value)]
-                fewer = discovery._filtered_files(fresh, snapshot.columns, filters)
+                fewer = discovery._matching_files(fresh, snapshot.columns, parse_filters(filters, snapshot.columns))
                 predicate = parse_filters(filters, snapshot.columns)
                 kept = []
                 for files in (fewer, snapshot.file_list):
