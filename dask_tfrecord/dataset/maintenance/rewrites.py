@@ -25,7 +25,7 @@ from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
-from dask_tfrecord.dataset.snapshot.moved_files import with_version, without_own_stamps
+from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import Identity, identities, positions, to_entries
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.destination import refuse_linked_files
@@ -84,9 +84,8 @@ def restamped(store: Store, files: FileList) -> Mask:
         except FileChangedError:  # a task that reads the file raises the error
             return True
 
-    found = without_own_stamps(files)
-    is_restamped: Mask = pc.not_equal(found["stamp"], "").to_numpy().copy()
-    stamped = found.filter(pa.array(is_restamped)).infos
+    is_restamped: Mask = files["stamp"].is_valid().to_numpy().copy()
+    stamped = files.filter(pa.array(is_restamped)).infos
     is_restamped[is_restamped] = store.for_each(may_differ, stamped)
     return is_restamped
 

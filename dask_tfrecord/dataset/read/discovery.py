@@ -46,7 +46,7 @@ from dask_tfrecord.dataset.read.requested_columns import (
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.moved_files import with_version, without_own_stamps
+from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
 from dask_tfrecord.dataset.snapshot.visibility import committed_files
 from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError, located
@@ -183,7 +183,7 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
 
 def _listed(store: Store, listed: FileList) -> FileList:
     """Return files of a snapshot with paths that the store can open."""
-    files = replace(without_own_stamps(listed), root=store.join(""))
+    files = replace(listed.with_columns({"stamp": pc.fill_null(listed["stamp"], "")}), root=store.join(""))
     if is_http(files.root):
         names = map(os.fsencode, listed.names)
         files = files.with_columns({"path": encoded_paths(map(quote, names))})

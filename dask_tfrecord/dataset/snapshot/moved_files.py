@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import pyarrow.compute as pc
-
 from dask_tfrecord.dataset.snapshot.model import listed_files, open_version, short_list
 from dask_tfrecord.dataset.snapshot.names import KEPT
 from dask_tfrecord.dataset.snapshot.versions import readable_versions, version_names
@@ -22,9 +20,8 @@ from dask_tfrecord.errors import (
     TFRecordError,
     index_again,
 )
-from dask_tfrecord.files.entry import PART_NAME, is_part
+from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.storage.expected_files import removed
-from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.store import Store
 
 _Error = TypeVar("_Error", bound=TFRecordError)
@@ -38,18 +35,6 @@ def with_version(store: Store, number: int) -> Store:
     if the commit keeps older versions.
     """
     return replace(store, version=VersionOfFiles(number))
-
-
-def without_own_stamps(files: FileList) -> FileList:
-    """Return the file list of a snapshot with stamps only for the files of other tools.
-
-    A file of this library never changes, because its name is never used again.
-    """
-    stamps = pc.fill_null(files["stamp"], "")
-    if pc.any(pc.not_equal(stamps, "")).as_py():
-        is_own = pc.match_substring_regex(files["path"], rf"(?:^|/){PART_NAME.pattern}$")
-        stamps = pc.if_else(is_own, "", stamps)
-    return files.with_columns({"stamp": stamps})
 
 
 @dataclass(frozen=True)

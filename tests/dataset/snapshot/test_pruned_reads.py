@@ -134,8 +134,8 @@ def test_a_pruned_read_finds_the_files_of_a_whole_read(
             for operator in ("==", "!=", "<", "<=", ">", ">=", "in", "not in"):
                 value = TYPES[type_](n)
                 filters = [(name, operator, [value] if "in" in operator else value)]
-                fewer = discovery._matching_files(fresh, snapshot.columns, parse_filters(filters, snapshot.columns))
                 predicate = parse_filters(filters, snapshot.columns)
+                fewer = discovery._matching_files(fresh, snapshot.columns, predicate)
                 kept = []
                 for files in (fewer, snapshot.file_list):
                     outcomes = file_outcomes(predicate, snapshot.columns, files, files["records"])
