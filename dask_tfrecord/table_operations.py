@@ -650,8 +650,8 @@ class Maintenance(OpenedPath):
             If the path is not a directory, if the directory already has a snapshot that is up to date, or if
             the directory lies inside another dataset or contains another dataset.
         CorruptRecordError
-            If a record is damaged, or if `to_tfrecord` has written some of the files, and a file is missing or
-            has another size. `verify` reports all damage, and `repair` drops missing files.
+            If a record is damaged, or if `to_tfrecord` has written some of the files, and a file is missing
+            or has another size. `verify` reports all damage, and `repair` drops missing files.
         SchemaError
             If a value in a record does not fit its column. `verify` reports all values that do not fit their
             columns.
