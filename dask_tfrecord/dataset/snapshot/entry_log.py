@@ -273,7 +273,7 @@ def all_files(lists: Sequence[ListRows]) -> FileList:
 
 def in_order(files: FileList) -> FileList:
     """Sort files by their partition values, and files with equal values by their places."""
-    keys = [_ranks(column) for column in files.partition_columns.columns]
+    keys = [ranks(column) for column in files.partition_columns.columns]
     if PLACE in files:
         keys.append(files[PLACE].to_numpy())
     if _is_sorted(keys):
@@ -290,15 +290,15 @@ def _is_sorted(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
     return bool(np.all(rises | is_equal))
 
 
-def _ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return the rank of each value among the distinct values. Nulls have the highest rank."""
     if pa.types.is_float16(values.type):
         values = values.cast(pa.float32())
     codes = values.combine_chunks().dictionary_encode(null_encoding="encode")
     distinct = codes.dictionary
-    ranks = np.empty(len(distinct), np.int64)
-    ranks[pc.sort_indices(distinct).to_numpy()] = np.arange(len(distinct))
-    found: npt.NDArray[np.int64] = ranks[codes.indices.to_numpy()]
+    numbers = np.empty(len(distinct), np.int64)
+    numbers[pc.sort_indices(distinct).to_numpy()] = np.arange(len(distinct))
+    found: npt.NDArray[np.int64] = numbers[codes.indices.to_numpy()]
     return found
 
 

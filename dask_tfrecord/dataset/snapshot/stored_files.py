@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.snapshot.entry_log import PLACE, PLACE_STEP, ListRows
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE, PLACE_STEP, ListRows, ranks
 from dask_tfrecord.dataset.snapshot.names import run_of_column_file
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, SchemaError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET
@@ -454,12 +454,27 @@ def _checked_statistics(found: pa.StructArray, column: Field) -> pa.StructArray:
 def _check_files(files: FileList) -> None:
     for path in files.filter(pc.match_substring_regex(files["path"], _SUSPICIOUS_PATH)).paths:
         check(is_inside(path), f"the path {path!r} is not inside the dataset")
-    check(len(files["path"].unique()) == len(files), "several files have the same path")
+    check(_have_distinct_paths(files), "several files have the same path")
     for name in ("bytes", "records"):
         for path in files.take(np.flatnonzero(files[name].to_numpy() < 0)[:1]).paths:
             raise ValueError(f"a size of {path!r} is negative")
     for path in files.take(_files_with_bad_blocks(files)[:1]).paths:
         raise ValueError(f"the blocks of {path!r} are not in ascending order inside the file")
+
+
+def _have_distinct_paths(files: FileList) -> bool:
+    """Return True if no two files have the same path. This is fast if the paths ascend in each directory."""
+    paths = files["path"].combine_chunks()
+    is_end = pc.less_equal(paths[1:], paths[:-1]).to_numpy(zero_copy_only=False)
+    for values in map(ranks, files.partition_columns.columns):
+        is_end = is_end | (values[1:] != values[:-1])
+    ends = np.flatnonzero(is_end)
+    if len(ends) < len(paths) // 8:
+        firsts, lasts = paths.take(np.append(0, ends + 1)), paths.take(np.append(ends, len(paths) - 1))
+        order = pc.sort_indices(firsts)
+        if pc.all(pc.less(lasts.take(order)[:-1], firsts.take(order)[1:]), min_count=0).as_py():
+            return True
+    return len(paths.unique()) == len(paths)
 
 
 def _files_with_bad_blocks(files: FileList) -> npt.NDArray[np.intp]:

@@ -1,6 +1,6 @@
 """A plan reads the snapshot alone, and the task that reads a file notices that it is missing or has changed.
 
-Modules: dataset.read.discovery, dataset.snapshot.moved_files, files.window.
+Modules: dataset.read.discovery, dataset.read.lazy_partitions, dataset.snapshot.moved_files, files.window.
 """
 
 import pickle
