@@ -7,7 +7,6 @@ dataset.write.transaction, dataset.snapshot.stored_files.
 """
 
 import json
-import os
 import pickle
 import random
 import shutil
@@ -158,9 +157,7 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
 def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_tfrecord(rows(0, 1, 2), tmp_path)
     dask_tfrecord.open_dataset(tmp_path).delete([("n", "==", 1)], keep_versions=False)
-    newest = Snapshot.open(tmp_path)
-    os.utime(tmp_path / newest.files[0].path, (1, 1))
-    open_dataset(tmp_path).add_snapshot()
+    open_dataset(tmp_path).add_snapshot(columnar=["n"])
     dataset = open_dataset(tmp_path)
     monkeypatch.setattr(list_files.ListFile, "read", None)
     assert dataset.history()["details"].fillna("").tolist() == ["1 rows", ""]
@@ -293,9 +290,7 @@ def test_an_append_reads_no_entries_of_others_and_merges_small_lists(
 @pytest.mark.usefixtures("deltas")
 def test_the_index_of_a_dataset_stores_all_entries(tmp_path: Path) -> None:
     append_three(tmp_path)
-    for path in tmp_path.glob("part-*"):
-        os.utime(path, (1, 1))
-    open_dataset(tmp_path).add_snapshot()
+    open_dataset(tmp_path).add_snapshot(columnar=["n"])
     table, metadata = parquet(tmp_path, 4)
     assert (len(table), metadata.get("lists")) == (4, None)
     assert values(tmp_path) == [1, 2, 3, 4]
