@@ -93,7 +93,8 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
     record_exports(store, names)
 
     def write(file: FileEntry, name: str) -> None:
-        split, options = Split(FileInfo(store.join(file.path), file.bytes)), ReadOptions(verify_crc=False)
+        listed = FileInfo(store.join(file.path), file.bytes, file.stamp, file.crc32c)
+        split, options = Split(listed), ReadOptions(verify_crc=False)
         with store.create(store.join(name)) as target:
             for chunk in RecordFile(store, split, options).chunks():
                 bounds = chunk.bounds

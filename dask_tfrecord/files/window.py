@@ -213,16 +213,16 @@ def open_window(
     contain arbitrary bytes in place of the values of features outside ``needed``. Raise CorruptRecordError if
     the codec of the file is not the codec that the options require. On exit, raise CorruptRecordError if the
     first record is damaged and the file looks like another known format. Raise FileChangedError if the
-    CRC-32C of the whole file differs from the snapshot. With ``verify_crc=False``, and for a part of a file,
-    the CRC-32C is computed only if the stamp (such as the modification time) shows that the file may have
-    changed.
+    CRC-32C of the whole file differs from the snapshot. If the stamp (such as the modification time) shows
+    that the file may have changed, the CRC-32C is compared before the first record is read.
     """
     file, start, stop = split.file, split.start, split.stop
     known, ends = file.crc32c is not None, (start.offset, stop and stop.offset)
     with store.open(file.path, file.size, *ends, file.stamp, may_be_restamped=known) as reader:
-        checksum = Checksum() if must_verify_content(split, options, reader.is_restamped) else None
-        if reader.is_restamped and checksum is None and not options.damage.skips:
+        # The caller may stop before the end of the file, where `checksum` is compared.
+        if reader.is_restamped and not options.damage.skips:
             check_content(store, file)
+        checksum = Checksum() if must_verify_content(split, options) else None
         head = reader.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
             codec = block_compression(split, head[:HEADER_BYTES])
@@ -252,8 +252,6 @@ def open_window(
             if checksum is not None and checksum.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
-            if reader.is_restamped and not isinstance(error, FileChangedError):
-                check_content(store, file)  # if the content differs, the rewrite explains the damage
             if error.offset == 0 and (found := window.other_format()):
                 raise not_tfrecord(found).replaced(record=error.record) from None
             raise
@@ -271,11 +269,10 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
     return view
 
 
-def must_verify_content(split: Split, options: ReadOptions, is_restamped: bool = False) -> bool:
+def must_verify_content(split: Split, options: ReadOptions) -> bool:
     """Return True if a read of a split must compare the CRC-32C of the file with the snapshot."""
     is_whole = not split.start.offset and split.stop is None
-    may_differ = options.verify_crc or is_restamped
-    return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
+    return is_whole and split.file.crc32c is not None and options.verify_crc and not options.damage.skips
 
 
 # A process remembers of at most this many files that their content was compared.

@@ -49,8 +49,9 @@ class VersionOfFiles:
         if (error := self._lost(store, path)) is not None:
             raise error
         if numbers := readable_versions(store):
-            why = "its version has expired or was overwritten. The dataset has version"
-            raise removed(store.public(path), f", because {why} {version_names(numbers)}")
+            has = f"version{'s' * (len(numbers) > 1)} {version_names(numbers)}"
+            why = f"its version has expired or was overwritten. The dataset has {has}"
+            raise removed(store.public(path), f", because {why}")
 
     def resized(self, store: Store, path: str, size: int, now: str) -> FileChangedError:
         return resized_file(store, path, size, now)

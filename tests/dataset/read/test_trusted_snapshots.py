@@ -90,19 +90,33 @@ READS: dict[str, Callable[[str], Callable[[], Any]]] = {
     "take": lambda place: partial(open_dataset(place).take, [25]),
     "batches": lambda place: partial(list, iter_batches(place, 7)),
     "shuffled": lambda place: partial(list, iter_batches(place, 7, shuffle=True, seed=1)),
+    "to_batches": lambda place: (lambda dataset: lambda: [*dataset.to_batches()])(open_dataset(place)),
+    "head": lambda place: partial(open_dataset(place).head, 30),
+    "count": lambda place: partial(open_dataset(place).count_rows, pc.field("n") == 25),
+    "persist": lambda place: read_tfrecord(place).persist,
     "record": lambda place: (lambda dataset: lambda: RecordTable(dataset)[25])(open_dataset(place)),
 }
 
 
-@pytest.mark.parametrize("read", READS)
+# These plan again when they run.
+USES: dict[str, Callable[[str], Callable[[], Any]]] = {
+    "export": lambda place: partial(open_dataset(place).export, "idx"),
+    "compact": lambda place: open_dataset(place).compact,
+    "delete": lambda place: partial(open_dataset(place).delete, [("n", "==", 25)]),
+    "write": lambda place: partial(to_tfrecord, read_tfrecord(place), f"{place} copy"),
+}
+
+
+@pytest.mark.parametrize("read", [*READS, *USES])
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_a_removed_file_raises_in_the_task_that_reads_it_with_its_remedies(
     written: str, read: str, is_planned: bool
 ) -> None:
-    planned = READS[read](written)
+    plan = (READS | USES)[read]
+    planned = plan(written)
     [path] = remove(written, 2)
     with pytest.raises(FileChangedError, match=r"the file is missing, but the dataset's snapshot") as caught:
-        (planned if is_planned else READS[read](written))()
+        (planned if is_planned else plan(written))()
     assert isinstance(caught.value, FileNotFoundError)
     assert str(caught.value.path).endswith(path.rpartition("/")[2])
     [call], remedies = caught.value.calls, [*caught.value.remedies, *caught.value.other_remedies]
@@ -140,7 +154,7 @@ def test_a_stale_plan_says_that_its_version_was_overwritten(written: str) -> Non
     assert len(read_tfrecord(written).compute()) == 5
 
 
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("read", [*READS, *USES])
 @pytest.mark.parametrize("change", [lambda data: data[:-16], lambda data: data + data])
 def test_a_file_of_another_size_raises_in_the_task_that_reads_it(
     written: str, read: str, change: Callable[[bytes], bytes]
@@ -153,7 +167,7 @@ def test_a_file_of_another_size_raises_in_the_task_that_reads_it(
     fs.pipe_file(path, data)
     assert len(read_tfrecord(written)) == 50
     with pytest.raises(FileChangedError, match=r"the file has .* in the dataset's snapshot") as caught:
-        READS[read](written)()
+        (READS | USES)[read](written)()
     assert str(caught.value.path).endswith(path.rpartition("/")[2])
 
 
@@ -208,3 +222,16 @@ def test_a_query_gives_the_same_rows_if_no_statistic_excludes_a_file(
         pd.testing.assert_frame_equal(pruned, whole)
     else:
         assert np.array_equal(pruned, whole)
+
+
+def test_a_file_dropped_beside_a_large_dataset_is_not_read_and_check_reports_it(written: str) -> None:
+    fs, root = fsspec.url_to_fs(written)
+    fs.cp_file(min(path for path in fs.find(root) if "/part-" in path), f"{root}/more.tfrecord")
+    before = facts(written)
+    assert before["len"][0] == len(read_tfrecord(written).compute()) == 50
+    to_tfrecord(FRAME[:1], written, append=True, write_index=False)
+    assert len(read_tfrecord(written).compute()) == 51
+    report = open_dataset(written).check()
+    assert [(path.rpartition("/")[2], problem) for path, problem, *_ in report.to_numpy()] == [
+        ("more.tfrecord", "unlisted")
+    ]

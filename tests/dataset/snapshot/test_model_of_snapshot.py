@@ -478,17 +478,18 @@ class Place:
         self.fs.invalidate_cache()
         assert self.fs.info(f"{self.root}/{name}")["size"] == before
 
+    def open(self) -> Any:
+        return dask_tfrecord.open_dataset(self.url, storage_options=self.options)
+
     def read(self, **options: Any) -> Any:
         return read_tfrecord(self.url, storage_options=self.options, **options)
 
     def index(self) -> Snapshot:
-        dask_tfrecord.open_dataset(self.url, storage_options=self.options).add_snapshot()
+        self.open().add_snapshot()
         return Snapshot.open(self.url, storage_options=self.options)
 
     def take(self, row: int) -> list[int]:
-        found: list[int] = (
-            dask_tfrecord.open_dataset(self.url, storage_options=self.options).take([row])["n"].to_pylist()
-        )
+        found: list[int] = self.open().take([row])["n"].to_pylist()
         return found
 
     def filtered(self, n: int) -> list[int]:
@@ -509,13 +510,25 @@ QUERIES: dict[str, Callable[[Place, int], Callable[[], Any]]] = {
 }
 
 
-@rotating([*QUERIES, "all"])
+# Uses of all files, or of the first ones.
+USES: dict[str, Callable[[Place], Callable[[], Any]]] = {
+    "all": lambda place: place.read().compute,
+    "head": lambda place: partial(place.open().head, 16),
+    "batches": lambda place: partial(list, place.open().batches(16)),
+    "export": lambda place: partial(place.open().export, "idx"),
+    "compact": lambda place: place.open().compact,
+    "delete": lambda place: partial(place.open().delete, [("n", "==", 305)]),
+}
+
+
+@rotating([*QUERIES, *USES])
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_rewritten_file_of_the_same_size_raises_in_the_task_that_reads_it(
     foreign: Place, case: str, is_planned: bool
 ) -> None:
-    plan = partial(QUERIES[case], foreign, 305) if case in QUERIES else lambda: foreign.read().compute
-    plan()()
+    plan = partial(QUERIES[case], foreign, 305) if case in QUERIES else partial(USES[case], foreign)
+    if case not in ("compact", "delete"):
+        plan()()
     query = plan() if is_planned else lambda: plan()()
     foreign.rewrite("1.tfrecord", 700)
     with pytest.raises(FileChangedError, match=ADVICE) as caught:
