@@ -217,6 +217,7 @@ class StreamKeywords(TypedDict, total=False):
     seed: int
     name_function: Callable[[int], str] | None
     custom_metadata: Mapping[str, str] | None
+    write_id: str | None
     write_options: WriteOptionKeywords | None
     storage_options: dict[str, Any] | None
     filesystem: Filesystem
@@ -337,6 +338,25 @@ def metadata(value: Any) -> dict[str, str]:
         problem = f"custom_metadata={value!r} must map strings to strings"
         raise TFRecordError(problem, "pass a dict, and encode other values, for example with json.dumps")
     return dict(value or {})
+
+
+# The longest `write_id`. The snapshots keep the ids of many commits.
+_MOST_CHARACTERS = 256
+
+
+def write_id(value: Any) -> str | None:
+    """Validate ``write_id=``, and return the value."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _wrong("write_id", value, "a string", 'pass a text, such as "2026-05-01"')
+    if not value or len(value) > _MOST_CHARACTERS or any("\ud800" <= sign <= "\udfff" for sign in value):
+        problem = f"write_id has {len(value):,} characters"
+        if 0 < len(value) <= _MOST_CHARACTERS:
+            problem = f"write_id={value!r} cannot be encoded as UTF-8"
+        advice = f"pass a name of the rows with 1 to {_MOST_CHARACTERS} characters, such as the day of a job"
+        raise TFRecordError(problem, advice)
+    return value
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:

@@ -219,6 +219,7 @@ class Facts(OpenedPath):
               "expire", the expired versions; for "repair", the number of dropped files; otherwise null
             - files, rows, bytes : totals of the whole version, not only of the files that the write added
             - run : id of the write, which is part of the names of the files that the write added
+            - write_id : the id that the user passed to the write; null if there is none
             - library : version of this package that created the version
 
         Raises

@@ -284,7 +284,9 @@ class Writer:
             self._has_failed = False
 
     @public_function
-    def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Commit | None:
+    def commit(
+        self, *, custom_metadata: Mapping[str, str] | None = None, write_id: str | None = None
+    ) -> Commit | None:
         """Commit the rows since the last commit. After the commit, readers see all of the committed rows.
 
         Parameters
@@ -292,12 +294,17 @@ class Writer:
         custom_metadata : mapping of str to str, optional
             Metadata to store in the snapshot, such as the position in a source up to which all rows are
             committed. Metadata keys of earlier commits are kept, unless they are passed again.
+        write_id : str, optional
+            An id of the rows since the last commit, as in `to_tfrecord`. If one of the last 1,000 commits has
+            the same id, the rows are dropped, because that commit has added them. With ``commit_every``,
+            ``write_id`` raises, because `write` may have committed some of the rows.
 
         Returns
         -------
         Commit or None
-            The new version, or the newest known version if there are neither rows nor metadata to commit.
-            The result is None if the dataset does not exist yet.
+            The new version, or the newest known version if there are neither rows nor metadata to commit. If
+            an earlier commit has the id ``write_id``, the version of that commit. The result is None if the
+            dataset does not exist yet.
 
         Raises
         ------
@@ -306,14 +313,34 @@ class Writer:
             `Writer`.
         OSError
             If the rows cannot be stored, for example because the disk is full. After an OSError, call
-            `commit` again: no row is lost or added twice.
+            `commit` again: no row is lost or added twice. With ``write_id``, `write` raises until `commit`
+            succeeds.
         TFRecordError
-            If the `Writer` is closed, or if the columns are unknown because no rows were written.
+            If the `Writer` is closed, if the columns are unknown because no rows were written, or if
+            ``write_id`` is invalid.
+
+        Examples
+        --------
+        A program that is killed and run again adds the rows of each day once:
+
+        >>> import dask_tfrecord
+        >>> for day in ["2026-05-01", "2026-05-02", "2026-05-02"]:
+        ...     with dask_tfrecord.Writer("days", schema={"day": "string"}) as writer:
+        ...         writer.write([{"day": day}])
+        ...         done = writer.commit(write_id=day)
+        >>> done.version, done.rows
+        (2, 2)
         """
         with self._used():
-            self._appender.metadata |= arguments.metadata(custom_metadata)
-            self._commit()
-            return None if self._snapshot is None else Commit.of(self._snapshot)
+            appender = self._appender
+            metadata = arguments.metadata(custom_metadata)
+            if (write_id := arguments.write_id(write_id)) is not None:
+                self._check_write_id(write_id)
+                appender.write_id = write_id
+                self._has_failed = True  # rows of later calls must not get this id
+            appender.metadata |= metadata
+            done = self._commit()
+            return None if done is None else Commit.of(done)
 
     @public_function
     def close(self) -> None:
@@ -499,14 +526,23 @@ class Writer:
             return monotonic() - self._start >= limit
         return (appender.rows if kind == "rows" else appender.bytes) >= limit
 
-    def _commit(self) -> None:
+    def _check_write_id(self, write_id: str) -> None:
+        if self._limit is not None:
+            problem = "write() may already have committed some of the rows, because of commit_every="
+            raise TFRecordError(problem, "make a Writer without commit_every= to pass write_id=")
+        if self._appender.write_id not in (None, write_id):
+            problem = f"the commit with write_id={self._appender.write_id!r} has failed, and its rows wait"
+            raise TFRecordError(problem, "call commit() until it succeeds")
+
+    def _commit(self) -> Snapshot | None:
         appender = self._appender
         if appender.metadata and appender.plan is None:
             appender.plan = self._planned_without_rows()
         with self._closed_by_final_errors():
-            appender.commit()
+            done = appender.commit()
         self._has_failed = False
         self._start = monotonic()
+        return done
 
     @contextmanager
     def _closed_by_final_errors(self) -> Iterator[None]:

@@ -280,7 +280,7 @@ _READ = [option for option in options.READ if option.name != "compression"]
 _READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
 _WRITE = [
     *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle", "seed"),
-    *("npartitions", "lossy", "columnar"),
+    *("npartitions", "lossy", "columnar", "write_id"),
 ]
 
 
@@ -429,10 +429,11 @@ def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float)
     done = dask_tfrecord.to_tfrecord(ddf, target, **how)
     seconds = time.perf_counter() - start
     files, rows, size = done.details.values()
+    added = {"files": files, "rows": rows, "bytes": size}
+    if "write_id" in how:  # an earlier conversion may have added the rows
+        return {"version": done.version, **added}
     return {
-        "files": files,
-        "rows": rows,
-        "bytes": size,
+        **added,
         "seconds": round(seconds, 1),
         "rows_per_second": round(rows / seconds),
         "bytes_per_second": round(size / seconds),

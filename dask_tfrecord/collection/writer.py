@@ -24,7 +24,7 @@ from dask_tfrecord.arguments import (
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection import requests
 from dask_tfrecord.collection.expr import lineage
-from dask_tfrecord.collection.expr.write_expression import CollectionRows
+from dask_tfrecord.collection.expr.write_expression import CollectionRows, committed
 from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
@@ -54,6 +54,7 @@ from dask_tfrecord.dataset.write.transaction import (
     commit,
     discard,
     discard_uncommitted,
+    earlier_commit,
     log_summary,
     written,
 )
@@ -107,6 +108,7 @@ def to_tfrecord(
     seed: int = 0,
     name_function: Callable[[int], str] | None = None,
     custom_metadata: Mapping[str, str] | None = None,
+    write_id: str | None = None,
     write_options: WriteOptionKeywords | None = None,
     compute: bool = True,
     compute_kwargs: dict[str, Any] | None = None,
@@ -239,6 +241,12 @@ def to_tfrecord(
         partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
         Metadata to store in the snapshot as ``Dataset.metadata``.
+    write_id : str, optional
+        The id of the write, such as the day of a nightly job. If one of the last 1,000 commits of the dataset
+        has the same id, the write changes nothing, whatever its rows are, and returns the `Commit` of that
+        earlier write. A job that was killed can therefore run again without adding rows twice. If two writes
+        with the same id run at once, one of them commits, and both return its `Commit`. The ids stay known
+        if versions expire, are overwritten or are restored. `Dataset.history` lists the ids of versions.
     write_options : dict, optional
         Rarely needed options:
 
@@ -293,7 +301,10 @@ def to_tfrecord(
     Commit or dask.dataframe.dask_expr.Scalar
         The version that the write created, with the total rows, files and bytes of the dataset.
         ``Commit.details`` lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``.
-        With ``compute=False``, a lazy scalar that computes to the `Commit`.
+        If an earlier write has the same ``write_id``, the result describes that write. If the dataset no
+        longer keeps the version of that write, the result describes the newest version instead, and
+        ``details`` counts the files of the earlier write that the newest version lists. With
+        ``compute=False``, a lazy scalar that computes to the `Commit`.
 
     Raises
     ------
@@ -333,6 +344,13 @@ def to_tfrecord(
     >>> _ = dask_tfrecord.to_tfrecord(ddf, "people", overwrite=True, partition_on=["name"])
     >>> dask_tfrecord.open_dataset("people").files["name"].to_pylist()
     ['Ada', 'Alan', 'Grace']
+
+    A job that runs again with the same ``write_id`` adds its rows only once:
+
+    >>> for attempt in range(2):
+    ...     done = dask_tfrecord.to_tfrecord(ddf, "days", append=True, write_id="2026-05-01")
+    >>> done.version, done.rows
+    (1, 3)
 
     The method ``DataFrame.to_tfrecord`` is the same function:
 
@@ -378,6 +396,7 @@ def to_tfrecord(
         )
         requests.check_name_function(name_function, count)
         metadata = arguments.metadata(custom_metadata)
+        write_id = arguments.write_id(write_id)
         schema = arguments.arrow_schema(schema)
         if isinstance(rows, CollectionRows):
             check_cluster((compute_kwargs or {}).get("scheduler"))
@@ -387,8 +406,12 @@ def to_tfrecord(
         if replaces and isinstance(rows, CollectionRows):
             lineage.check_not_read(ddf, store)
         refuse_write_inside(store, mode)
-        # The commit of an append notices any newer version.
-        head = Head() if mode == "create" else Head.read(store, intact=True, is_exact=mode != "append")
+        head = Head()
+        if mode != "create" or write_id is not None:
+            # The commit of an append notices any newer version.
+            head = Head.read(store, intact=True, is_exact=mode != "append")
+        if (earlier := earlier_commit(store, head, write_id)) is not None:
+            return earlier if compute else committed(earlier)
         newest = head.snapshot
         check_destination(store, mode, newest)
         replaceable = replaceable_files(store, newest) if replaces else frozenset()
@@ -435,6 +458,7 @@ def to_tfrecord(
             order=order,
             max_directories=rare.max_files_per_task or sys.maxsize,
             custom_metadata=metadata,
+            write_id=write_id,
             label=name_function,
             index=levels,
             columns_name=rows.columns_name if isinstance(rows.columns_name, str) else None,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
-from dask._task_spec import List, Task, TaskRef
+from dask._task_spec import DataNode, List, Task, TaskRef
 from dask.dataframe.dask_expr import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
@@ -244,6 +244,21 @@ class CommitTFRecord(_Step):
         entries = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         key = (self._name, 0)
         return {key: Task(key, commit_files, self.run, self.operation, entries)}
+
+
+class Committed(_Step):
+    """The result of a write that has nothing to do, because an earlier write has committed with its id."""
+
+    _parameters: ClassVar = ["commit"]
+
+    def _layer(self) -> dict[Key, DataNode]:
+        key = (self._name, 0)
+        return {key: DataNode(key, self.commit)}
+
+
+def committed(commit: Commit) -> Any:
+    """Return a lazy object that computes to ``commit``."""
+    return new_collection(Committed(commit))
 
 
 class CollectionRows:

@@ -23,13 +23,17 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.partitioning import directory_groups, group
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill_unsorted
+from dask_tfrecord.dataset.snapshot.entry_log import CommitId
 from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.versions import LostListError
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import (
     discard,
     discard_uncommitted,
+    is_repeated,
+    log_repeated,
     remove_replaced,
     transaction_of,
 )
@@ -53,10 +57,11 @@ class Appender:
     """
 
     def __init__(self, store: Store, operation: Append) -> None:
-        self.head = Head.read(store)
+        self._store, self.head = store, Head.read(store)
         self._operation = operation
         self.plan: WriteRun | None = None
         self.metadata: dict[str, str] = {}
+        self.write_id: str | None = None
         self.commits = self.committed_rows = 0
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
@@ -108,17 +113,37 @@ class Appender:
         if self._waiting and self._waiting_bytes >= self._limit:
             self._stage(self._limit)
 
-    def commit(self) -> None:
+    def commit(self) -> Snapshot | None:
         """Commit the rows and the metadata that were added since the last commit, if there are any.
+
+        Return the version that contains them, or the newest known version if there are none. If ``write_id``
+        is the id of a known commit, drop the rows and the metadata, and return the version of that commit.
 
         If the commit fails, no row and no metadata is lost, and the next call tries again. A `TFRecordError`
         means that trying again cannot succeed.
         """
-        self._stage()
+        if self.write_id is not None and not self._is_committing:
+            with suppress(LostListError):  # the commit looks again
+                if (past := self.head.commit_of("", write_id=self.write_id)) is not None:
+                    return self._forget(past)
+        done = self._stage()
         if self._entries or self.metadata:
-            self._run = replace(self._begin(), custom_metadata=self.metadata)
-            self.metadata = {}
-            self._commit_run()
+            self._run = replace(self._begin(), custom_metadata=self.metadata, write_id=self.write_id)
+            done = self._commit_run()
+        self.write_id = None
+        return done or self.snapshot
+
+    def _forget(self, past: CommitId) -> Snapshot:
+        """Drop the rows and the metadata that were added since the last commit, because an earlier commit has
+        their id.
+        """
+        if self._run is not None:
+            discard(self._run)
+        self._waiting, self._waiting_bytes, self.metadata = [], 0, {}
+        self._new_run()
+        self.write_id = None
+        log_repeated(self._store, past.write_id, past.number)
+        return self.head.version_of(self._store, past)
 
     def drop(self) -> None:
         """Remove the files of the current run, unless the commit of the run has succeeded."""
@@ -126,7 +151,7 @@ class Appender:
         if run is not None and self._is_committing:
             with suppress(Exception):  # ignore this error, because the caller reports that the commit failed
                 head = Head.read(run.store)
-                if head.commit_of(run.store, run.run, run.base) is not None:
+                if head.commit_of(run.run, run.base) is not None:
                     self.head = head
                     remove_replaced(run.store, run.run)
                     self._count_commit()
@@ -156,12 +181,12 @@ class Appender:
         assert self.plan is not None  # the caller has set the plan
         return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
 
-    def _stage(self, least: int = 0) -> None:
+    def _stage(self, least: int = 0) -> Snapshot | None:
         """Move rows from memory to staged files, which readers do not see before the commit, until fewer than
-        ``least`` bytes of rows remain in memory.
+        ``least`` bytes of rows remain in memory. Return the version of a commit that failed before, if any.
         """
-        if self._is_committing:  # files that are added to a run after the commit would be lost
-            self._commit_run()
+        # Files that are added to a run after the commit would be lost.
+        done = self._commit_run() if self._is_committing else None
         while self._waiting and self._waiting_bytes >= least:
             ends = np.cumsum([table.nbytes for table in self._waiting])
             count = int(np.searchsorted(ends, self._limit)) + 1
@@ -176,22 +201,27 @@ class Appender:
             self._staged_bytes += size
             del self._waiting[:count]
             self._waiting_bytes -= size
+        return done
 
-    def _commit_run(self) -> None:
+    def _commit_run(self) -> Snapshot:
         """Commit the files of the current run. A repeated call commits the same files only once."""
         assert self._run is not None  # `commit` has begun the run
         self._is_committing = True
         run, entries = self._run, self._entries
         transaction = transaction_of(run, self._operation, entries, head=self.head, is_alone=True)
         try:
-            transaction.commit()
+            done = transaction.commit()
         except TFRecordError:
             raise
         except Exception as error:  # a second attempt often succeeds, and detects if the first one did
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
-            transaction.commit()
+            done = transaction.commit()
         self.head = transaction.head
-        self._count_commit()
+        if is_repeated(run, done):
+            self._new_run()
+        else:
+            self._count_commit()
+        return done
 
     def _count_commit(self) -> None:
         self.commits += 1

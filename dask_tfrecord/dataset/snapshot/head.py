@@ -178,18 +178,19 @@ class Head:
         runs = {past.number: past.run for past in self._commits}
         return not earlier.run or runs.get(earlier.number, earlier.run) == earlier.run
 
-    def commit_of(self, store: Store, run: str, after: int) -> Snapshot | None:
-        """Return the version that the write with the id ``run`` has committed after the version ``after``, or
-        None. If the dataset no longer keeps the version, return the newest version.
+    def commit_of(self, run: str, after: int = 0, write_id: str | None = None) -> CommitId | None:
+        """Return the commit of the write with the id ``run`` after the version ``after``, or a commit with
+        the id ``write_id`` of the user, or None.
         """
         for past in self._commits:
-            if past.number <= after:
+            if past.number <= after and write_id is None:
                 break
-            if past.run == run:
-                return self._version(store, past)
+            if past.run == run or (past.write_id is not None and past.write_id == write_id):
+                return past
         return None
 
-    def _version(self, store: Store, past: CommitId) -> Snapshot | None:
+    def version_of(self, store: Store, past: CommitId) -> Snapshot:
+        """Return the version of a known commit, or the newest version if the dataset no longer keeps it."""
         assert self.snapshot is not None  # a head without a snapshot knows no commits
         if past.number == self.number or past.number < self.snapshot.oldest:
             return self.snapshot

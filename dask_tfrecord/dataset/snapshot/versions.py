@@ -372,6 +372,7 @@ _HISTORY = pa.schema(
         "rows": pa.int64(),
         "bytes": pa.int64(),
         "run": pa.string(),
+        "write_id": pa.string(),
         "library": pa.string(),
     }
 )
@@ -383,7 +384,7 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
     for number, one in read_heads(store, numbers).items():
         head = one.head
         told = (head.created, head.mode or None, head.details or None)
-        rows.append((number, *told, *head.totals, head.run, head.library))
+        rows.append((number, *told, *head.totals, head.run, head.write_id, head.library))
     columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
     table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)
     frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)

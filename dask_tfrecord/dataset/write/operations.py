@@ -136,7 +136,7 @@ def following(
         details=operation.details,
         created=datetime.now(UTC).replace(microsecond=0),
         oldest=0 if newest is None else newest.oldest,
-        write_id=None,
+        write_id=run.write_id,
         before=() if newest is None else newest.log.lists,
     )
 

@@ -11,7 +11,6 @@ from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
@@ -50,6 +49,8 @@ class WriteRun:
     # Maps the index of a partition to the label that the names of its files contain.
     label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    # The id that the user gave to the write. A write whose id is known commits nothing.
+    write_id: str | None = None
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public()!r}, {self.run[:8]})"
@@ -140,7 +141,7 @@ class WriteRun:
         try:
             written = write_files(self.store, place, rows, self.schema, self.options, columns=columns)
         except FileNotFoundError:  # a commit removes the staging directory of its run
-            if self.committed_snapshot() is None:
+            if not self.has_committed():
                 raise
             return ()
         files = tuple(replace(file, attempt=attempt) for file in written)
@@ -188,8 +189,6 @@ class WriteRun:
         """Return the names in the staging directory of the run, such as the marks of attempts."""
         return {*self.store.names(staged(self.run, "").rstrip("/"))}
 
-    def committed_snapshot(self) -> Snapshot | None:
-        """Return the version that this run has committed, or None. If the dataset no longer keeps the
-        version, return the newest version.
-        """
-        return Head.read(self.store).commit_of(self.store, self.run, self.base)
+    def has_committed(self) -> bool:
+        """Return True if this run has committed, or another run with the same ``write_id``."""
+        return Head.read(self.store).commit_of(self.run, self.base, self.write_id) is not None

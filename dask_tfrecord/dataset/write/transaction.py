@@ -36,7 +36,12 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     listed_paths,
     rows_of_run,
 )
-from dask_tfrecord.dataset.snapshot.versions import encode, has_unlisted_version, newest_number
+from dask_tfrecord.dataset.snapshot.versions import (
+    LostListError,
+    encode,
+    has_unlisted_version,
+    newest_number,
+)
 from dask_tfrecord.dataset.write.operations import Change, Operation, overtaken
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
@@ -111,7 +116,9 @@ class Transaction:
             finish_newest(self.store, running=run.run, known=self.head.snapshot)
         while (snapshot := self._try()) is None:
             self._is_read = True
-        if run.run != snapshot.run:
+        if is_repeated(run, snapshot):
+            log_repeated(self.store, run.write_id, snapshot.number)
+        elif run.run != snapshot.run:
             logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
         else:
             logger.info("%s: committed version %d%s", run.title, snapshot.number, self._fate(snapshot))
@@ -136,9 +143,11 @@ class Transaction:
         store = self.store
         try:
             if self._change is None:
-                own = self._published if store.stages_files else {*listed_paths(self.files)}
-                own = own.difference(listed_files(snapshot), listed_files(self.head.snapshot))
-                store.remove(map(store.join, sorted(own)))
+                listed = listed_files(snapshot) | listed_files(self.head.snapshot)
+                if store.stages_files:
+                    store.remove(map(store.join, sorted(self._published - listed)))
+                else:
+                    _remove_other_uploads(self.run, listed)
             elif self._staged.difference(self._attempts.values(), (SPILLS, REPLACED, MOVED)):
                 _remove_other_uploads(self.run, listed_files(snapshot))
             remove_replaced(store, self.run.run, self._change, self._staged)
@@ -156,15 +165,15 @@ class Transaction:
         is now a newer version, with which the write must be compared.
         """
         run, head = self.run, self.head
-        if (committed := head.commit_of(self.store, run.run, run.base)) is not None:
-            return committed
         self._log(1, "look for newer versions")
-        # On an object store, the creation of the version and the listing after it suffice for a run that has
-        # files: if the directory was replaced, the marks of the run are gone.
-        is_cheap = self.store.stages_files or not len(self.files)
-        if is_cheap and not self._is_read and not self._is_newest():
-            return None
         try:
+            if (past := head.commit_of(run.run, run.base, run.write_id)) is not None:
+                return head.version_of(self.store, past)
+            # On an object store, the creation of the version and the listing after it suffice for a run that
+            # has files: if the directory was replaced, the marks of the run are gone.
+            is_cheap = self.store.stages_files or not len(self.files)
+            if is_cheap and not self._is_read and not self._is_newest():
+                return None
             planned = self._plan()
         except TFRecordError:
             if not self._is_newest():
@@ -302,11 +311,41 @@ def commit(
 
 
 def written(run: WriteRun, snapshot: Snapshot) -> Commit:
-    """Return the result of a write, including how many files, rows and bytes the write added."""
-    own = snapshot.log.lists[-1].content.added if snapshot.run == run.run else snapshot.file_list
-    added = rows_of_run(own, run.run)
+    """Return the result of a write: the version that it committed, or that an earlier write with the same
+    ``write_id`` committed, and how many files, rows and bytes that write added.
+    """
+    return _described(snapshot, snapshot.run if is_repeated(run, snapshot) else run.run)
+
+
+def is_repeated(run: WriteRun, committed: Snapshot) -> bool:
+    """Return True if an earlier write with the same ``write_id`` has created the version."""
+    return run.write_id is not None and run.write_id == committed.write_id and run.run != committed.run
+
+
+def _described(snapshot: Snapshot, run: str) -> Commit:
+    own = snapshot.log.lists[-1].content.added if snapshot.run == run else snapshot.file_list
+    added = rows_of_run(own, run)
     rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
     return Commit.of(snapshot, added_files=len(added), added_rows=rows, added_bytes=size)
+
+
+def earlier_commit(store: Store, head: Head, write_id: str | None) -> Commit | None:
+    """Return the result of the write that has committed with the id ``write_id``, or None.
+
+    If that write was interrupted after its commit, finish it.
+    """
+    with suppress(LostListError):  # the commit looks again, because another write may have removed lists
+        past = None if write_id is None else head.commit_of("", write_id=write_id)
+        if past is not None:
+            if head.has_staging:
+                finish_newest(store, known=head.snapshot)
+            log_repeated(store, past.write_id, past.number)
+            return _described(head.version_of(store, past), past.run)
+    return None
+
+
+def log_repeated(store: Store, write_id: str | None, number: int) -> None:
+    logger.info("%s: version %d has committed write_id %r already", store.public(), number, write_id)
 
 
 def log_summary(run: WriteRun, done: Commit, seconds: float) -> None:
@@ -358,7 +397,7 @@ def discard_uncommitted(run: WriteRun) -> None:
     """
     with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         if run.store.stages_files:
-            if run.committed_snapshot() is None:
+            if Head.read(run.store).commit_of(run.run, run.base) is None:
                 discard(run)
         else:
             abandon(run)
