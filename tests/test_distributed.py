@@ -63,6 +63,18 @@ def test_every_dtype_comes_back_equal(tmp_path: Path, scheduler: Any) -> None:
 few = pytest.mark.parametrize("scheduler", ["threads", "distributed"], indirect=True)
 
 
+def test_writes_with_one_id_that_run_at_once_on_a_cluster_commit_once(tmp_path: Path, client: Client) -> None:
+    lazy = [
+        to_tfrecord(numbers(), tmp_path, append=True, write_id="day", compute=False),
+        to_tfrecord(numbers() + 1, tmp_path, append=True, write_id="day", compute=False),
+    ]
+    first, second = client.gather([client.compute(one) for one in lazy])
+    assert first == second
+    assert (first.version, first.details["added_rows"]) == (1, 20)
+    assert sorted(values(tmp_path)) in ([*range(20)], [*range(1, 21)])
+    assert open_dataset(tmp_path).check().empty
+
+
 @few  # each computation with "processes" starts processes, which takes seconds
 def test_a_lazy_write_is_computed_by_the_scheduler_it_is_given_to(tmp_path: Path, scheduler: Any) -> None:
     lazy = to_tfrecord(numbers(), tmp_path, compute=False)

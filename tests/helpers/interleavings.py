@@ -53,10 +53,17 @@ def write(place: Path, *numbers: int, **options: Any) -> None:
     dask_tfrecord.to_tfrecord(rows(*numbers), place, **KEYED, **options)
 
 
-def write_rows(place: Path, number: int) -> None:
+def write_rows(place: Path, number: int, write_id: str | None = None) -> None:
     """Add a row with a `Writer`, which knows the version that it finds when it opens the dataset."""
     with dask_tfrecord.Writer(place, **KEYED) as writer:
         writer.write(rows(number).compute())
+        writer.commit(write_id=write_id)
+
+
+def write_named_and_overwrite(place: Path, number: int) -> None:
+    """Add a row with the id of the other operation, and replace all rows by another row."""
+    write(place, number, append=True, write_id="day")
+    write(place, number, overwrite=True)
 
 
 def write_and_die(place: Path, number: int) -> None:
@@ -116,6 +123,9 @@ OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "create": lambda place, number: write(place, number),
     "append": lambda place, number: write(place, number, append=True),
     "writer": write_rows,
+    "named append": lambda place, number: write(place, number, append=True, write_id="day"),
+    "named writer": lambda place, number: write_rows(place, number, "day"),
+    "named then overwrite": write_named_and_overwrite,
     "overwrite": lambda place, number: write(place, number, overwrite=True),
     "partitions": lambda place, number: write(place, number, overwrite="partitions"),
     "dying overwrite": write_and_die,
@@ -141,6 +151,9 @@ def applied(operation: str, number: int, state: State) -> State:
         return state
     if operation == "restore":
         return frozenset(FIRST)
+    # The other operation has the same id.
+    if operation in ("named append", "named writer") and state.intersection(NEW):
+        return state
     if operation.endswith("delete"):
         return state.difference(DELETED)
     kept = frozenset() if operation.endswith("overwrite") else state

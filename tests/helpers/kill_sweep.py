@@ -34,9 +34,12 @@ OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link
 MODES = {
     "create": {},
     "append": {"append": True},
+    "named append": {"append": True, "write_id": "day"},
     "shuffle": {"append": True, "shuffle": True, "seed": 1},
     "stream": {"append": True, "shuffle": True, "seed": 1},
     "writer": {},
+    "named writer": {"write_id": "day"},
+    "named partitions": {"overwrite": "partitions", "partition_on": "key", "write_id": "day"},
     "overwrite": {"overwrite": True, "columnar": ["n"]},
     "others": {"overwrite": True},
     "keeping": {"overwrite": True, "keep_versions": True},
@@ -79,7 +82,7 @@ def prepare(mode: str, place: Path) -> None:
     """Write the dataset that exists before the write under test."""
     if mode == "create":
         return
-    options: dict[str, Any] = {"partition_on": "key"} if mode == "partitions" else {}
+    options: dict[str, Any] = {"partition_on": "key"} if "partitions" in mode else {}
     options |= {"columnar": ["n"]} if mode in COLUMNS else {}
     if SNAPSHOTS[0] == "delta":
         dask_tfrecord.to_tfrecord(rows(*range(3)), place, **options)
@@ -106,11 +109,12 @@ def write(mode: str, place: Path) -> None:
     if mode in CALLS:
         CALLS[mode](place)
         return
-    numbers = (10, 13) if mode == "partitions" else (11, 12, 13)
+    numbers = (10, 13) if "partitions" in mode else (11, 12, 13)
     found: Any = rows(*numbers)
-    if mode == "writer":
+    if "writer" in mode:
         with dask_tfrecord.Writer(place, write_options={"max_rows_per_file": 2}) as writer:
             writer.write(found.compute().reset_index(drop=True))
+            writer.commit(**MODES[mode])
         return
     if mode == "stream":
         found = pa.Table.from_pandas(found.compute(), preserve_index=False).to_reader(2)

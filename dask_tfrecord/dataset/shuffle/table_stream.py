@@ -129,6 +129,7 @@ class Appender:
         done = self._stage()
         if self._entries or self.metadata:
             self._run = replace(self._begin(), custom_metadata=self.metadata, write_id=self.write_id)
+            self.metadata = {}
             done = self._commit_run()
         self.write_id = None
         return done or self.snapshot

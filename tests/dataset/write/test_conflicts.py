@@ -23,6 +23,7 @@ import dask
 import pyarrow as pa
 import pytest
 from small_frames import files_of, keyed, values
+from strides import every
 
 import dask_tfrecord
 from dask_tfrecord import (
@@ -387,6 +388,36 @@ def test_an_append_that_stops_at_any_event_is_added_once(
         assert sorted(values(place)) in expected, f"stopped before call {instant}"
         assert sorted(values(place, use_snapshot=False)) == sorted(values(place))
         check(place, 3 in values(place), instant)
+        if not is_stopped:
+            return
+    raise AssertionError("the commit does not end")
+
+
+@pytest.mark.parametrize("renames", [True, False])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_of_two_writes_with_one_id_that_stop_at_any_event_one_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool, renames: bool
+) -> None:
+    """The second write runs while the first one stops, and its rows may be overwritten at once."""
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
+
+    def second(place: str, found: list[Any]) -> None:
+        found.append(to_tfrecord(keyed(a=[4]), place, append=True, write_id="day"))
+        if is_replaced:
+            overwrite(place, 9)
+
+    for instant in range(0, 500, every(3)):
+        place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
+        to_tfrecord(keyed(a=[1]), place)
+        _, commit = planned(place, append=True, write_id="day")
+        found: list[Any] = []
+        first, is_stopped = stop(Store.at(place).fs, commit, instant, partial(second, place, found))
+        rows = sorted(values(place))
+        assert rows in ([[9]] if is_replaced else [[1, 3], [1, 4]]), f"stopped before call {instant}"
+        if not is_replaced:
+            assert first.number == found[0].version == 2
+        assert sorted(values(place, use_snapshot=False)) == rows
+        check(place, 3 in rows, instant)
         if not is_stopped:
             return
     raise AssertionError("the commit does not end")

@@ -27,9 +27,12 @@ NEW = [11, 12, 13]
 CASES = {
     "create": ([], NEW, 20),
     "append": (OLD, OLD + NEW, 30),
+    "named append": (OLD, OLD + NEW, 30),
     "shuffle": (OLD, OLD + NEW, 40),
     "stream": (OLD, OLD + NEW, 40),
     "writer": (OLD, OLD + NEW, 25),
+    "named writer": (OLD, OLD + NEW, 25),
+    "named partitions": (OLD, [0, 2, 3, 5, 6, 10, 13], 30),
     "overwrite": (OLD, NEW, 30),
     "others": (OLD, NEW, 30),
     "keeping": (OLD, NEW, 30),
@@ -47,6 +50,7 @@ ALIKE = {("create", "delta"), ("others", "delta"), ("stream", "delta")}
 if not IS_FULL:
     ALIKE |= {(mode, "full") for mode in ("writer", "partitions", "delete", "restore", "repair")}
     ALIKE |= {(mode, "delta") for mode in ("shuffle", "keeping", "compact", "expire")}
+    ALIKE |= {("named append", "full"), ("named writer", "delta"), ("named partitions", "full")}
 
 # One of so many operations is killed.
 STRIDE = every(16)
@@ -108,6 +112,7 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
     # The files of invisible rows are removed, and the next write succeeds.
     assert {seen["files"] for seen in found[:switch]} <= {found[0]["files"], found[0]["files"] - 1}
     assert {seen["files"] for seen in found[switch:]} == {found[-1]["files"]}
+    # A write with an id that runs again after the kill adds no row twice.
     adds = mode in ("append", "shuffle", "stream", "writer")
     again = sorted(new + NEW) if adds else new
     expected = [new if adds and rows == old else again for rows in readable]
@@ -122,6 +127,10 @@ PAIRS = [
     ("nothing", "overwrite", "create", 21),
     ("own", "append", "append", 14),
     ("own", "writer", "writer", 14),
+    ("nothing", "named append", "named append", 9),
+    ("own", "named append", "named writer", 14),
+    ("own", "named writer", "named append", 14),
+    ("own", "named writer", "named then overwrite", 14),
     ("foreign", "writer", "overwrite", 21),
     ("own", "append", "dying overwrite", 14),
     ("own", "overwrite", "dying overwrite", 21),
