@@ -409,7 +409,7 @@ def to_tfrecord(
         head = Head()
         if mode != "create" or write_id is not None:
             # The commit of an append notices any newer version.
-            head = Head.read(store, intact=True, is_exact=mode != "append")
+            head = Head.read(store, intact=True, is_exact=mode != "append", reads_files=replaces)
         if (earlier := earlier_commit(store, head, write_id)) is not None:
             return earlier if compute else committed(earlier)
         newest = head.snapshot

@@ -21,6 +21,7 @@ from unittest.mock import patch
 import dask
 import dask.dataframe as dd
 import pandas as pd
+from list_rules import rule
 
 import dask_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -111,6 +112,9 @@ def prepare(start: str, place: Path) -> None:
         return
     write(place, *FIRST, columnar=["n"] if start == "columns" else None)
     write(place, *ADDED, append=True)
+    if start == "lists":  # two older lists, of which a reader opens one later than the newest version
+        with rule("delta"):
+            write(place, 50, append=True)
     if start == "foreign":
         shutil.rmtree(place / "_tfrecord")
         for at, path in enumerate(sorted(place.glob("*/part-*"))):

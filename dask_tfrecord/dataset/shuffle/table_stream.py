@@ -57,7 +57,7 @@ class Appender:
     """
 
     def __init__(self, store: Store, operation: Append) -> None:
-        self._store, self.head = store, Head.read(store)
+        self._store, self.head = store, Head.read(store, reads_files=True)
         self._operation = operation
         self.plan: WriteRun | None = None
         self.metadata: dict[str, str] = {}

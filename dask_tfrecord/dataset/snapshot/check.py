@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
 from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
+from dask_tfrecord.dataset.snapshot.versions import LostListError
 from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import is_part
@@ -153,12 +154,18 @@ def check_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     size in the snapshot. Raise TFRecordError if the directory contains files of other tools that the snapshot
     does not list.
     """
-    while (error := _problem(store, found := find_files(store, snapshot))) is not None:
+    while True:
+        try:
+            found = find_files(store, snapshot)
+            error = _problem(store, found)
+        except LostListError as lost:
+            error = lost
+        if error is None:
+            return found
         newest = find_snapshot(store)
         if newest is None or newest.number == snapshot.number:
             raise error
         snapshot = newest
-    return found
 
 
 def _problem(store: Store, found: ComparedFiles) -> TFRecordError | None:

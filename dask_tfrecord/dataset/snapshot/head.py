@@ -9,7 +9,7 @@ from dask_tfrecord.dataset.snapshot.entry_log import CommitId
 from dask_tfrecord.dataset.snapshot.model import Snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import invalid_snapshot
-from dask_tfrecord.dataset.snapshot.versions import has_unlisted_version, numbers_of
+from dask_tfrecord.dataset.snapshot.versions import LostListError, has_unlisted_version, numbers_of
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.paths import name_of
@@ -91,14 +91,18 @@ class Head:
 
     @staticmethod
     @redact_errors
-    def read(store: Store, *, intact: bool = False, is_exact: bool = True) -> "Head":
+    def read(
+        store: Store, *, intact: bool = False, is_exact: bool = True, reads_files: bool = False
+    ) -> "Head":
         """Read the newest version of the dataset in the root of the store.
 
         Raise TFRecordError if the newest version is damaged, unless ``intact`` is True. With
         ``is_exact=False``, the result may be an older version if the listings of the store lag behind. This
-        suffices for a write that notices any newer version when it commits.
+        suffices for a write that notices any newer version when it commits. With ``reads_files=True``, also
+        read the list of files, which would otherwise be read when it is first needed.
         """
-        return _read(store, _Listing.of(store, is_exact=is_exact), intact=intact)
+        listing = _Listing.of(store, is_exact=is_exact)
+        return _read(store, listing, intact=intact, reads_files=reads_files)
 
     @staticmethod
     def of(snapshot: Snapshot) -> "Head":
@@ -113,7 +117,7 @@ class Head:
             snapshot = read_snapshot(store, self.number)
             if snapshot.run == self.run:
                 return replace(self, snapshot=snapshot)
-        return Head.read(store, intact=intact)
+        return Head.read(store, intact=intact, reads_files=intact)
 
     def advanced(self, store: Store, *, intact: bool = False) -> "Head":
         """Return the newest version now, or this very object if it is still the newest version."""
@@ -121,7 +125,7 @@ class Head:
         is_known = not self.number or (self.stamp and listing.stamp(store, self.number) == self.stamp)
         if listing.newest == self.number and is_known:
             return self
-        newest = _read(store, listing, intact=intact)
+        newest = _read(store, listing, intact=intact, reads_files=intact)
         return self if newest.number == self.number and newest.run == self.run else newest
 
     def followed_by(self, store: Store, created: Snapshot) -> "Head | None":
@@ -201,25 +205,27 @@ class Head:
         return self.snapshot
 
 
-def _read(store: Store, listing: _Listing, *, intact: bool) -> Head:
+def _read(store: Store, listing: _Listing, *, intact: bool, reads_files: bool = False) -> Head:
     while listing.numbers:
         number = listing.newest
-        snapshot, run = None, ""
+        snapshot = None
         try:
             snapshot = read_snapshot(store, number)
-            run = snapshot.run
-        # An overwrite may have just replaced this version with a newer one.
-        except FileNotFoundError as error:
-            if (again := _Listing.of(store)).numbers != listing.numbers:
+            if reads_files:
+                snapshot.file_list  # noqa: B018  # the lists are read when this property is first needed
+        except (FileNotFoundError, TFRecordError) as error:
+            # An overwrite may have just replaced this version with a newer one.
+            is_lost = isinstance(error, FileNotFoundError | LostListError)
+            if is_lost and (again := _Listing.of(store)).numbers != listing.numbers:
                 listing = again
                 continue
-            reason = ValueError("is not a regular file") if _is_listed(error) else error
+            snapshot = None
             if not intact:
-                path = store.public(store.join(snapshot_path(number)))
-                raise invalid_snapshot(reason, path) from error
-        except TFRecordError:
-            if not intact:
-                raise
+                if not isinstance(error, FileNotFoundError):
+                    raise
+                reason = ValueError("is not a regular file") if _is_listed(error) else error
+                raise invalid_snapshot(reason, store.public(store.join(snapshot_path(number)))) from error
+        run = "" if snapshot is None else snapshot.run
         stamp, kept = listing.stamp(store, number), _kept(listing.numbers, snapshot)
         return Head(number, snapshot, run, stamp, kept, listing.has_staging)
     return Head(has_staging=listing.has_staging)
