@@ -301,39 +301,38 @@ def _with_versions(files: FileList, number: int) -> FileList:
     return files.with_columns({VERSION: pc.fill_null(known, number)})
 
 
-def _content_or_nothing(one: _List) -> ListRows:
-    with suppress(LostListError):
-        return one.content
-    return ListRows(from_entries([], one.schema, one.partitioning))
-
-
 def listed_by(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths of all data files and column files that one or more of the versions list.
 
-    Versions and lists that no longer exist are left out.
+    Leave out versions that no longer exist. Raise LostListError if a list is lost of a version that the
+    dataset keeps: its files must not count as unlisted.
     """
-    logs = []
+    of_versions: list[tuple[_List, ...]] = []
+    contents: dict[ListName, ListRows] = {}
     for number in numbers:
-        with suppress(FileNotFoundError):  # an overwrite has just removed this version
-            logs.append(read_version(store, number)["log"])
-    contents: dict[tuple[int, str], ListRows] = {}
-    for log in logs:
-        for one in log.lists:
-            if one.name not in contents:
-                contents[one.name] = _content_or_nothing(one)
+        try:
+            lists: tuple[_List, ...] = read_version(store, number)["log"].lists
+            contents |= {one.name: one.content for one in lists if one.name not in contents}
+        except FileNotFoundError:  # an overwrite has just removed this version
+            continue
+        except LostListError:
+            if number < oldest_version(store):
+                continue
+            raise
+        of_versions.append(lists)
     # A file that no list removes is listed by each version that has its list.
     removed = pa.concat_arrays(
         [pa.array([], pa.binary()), *(rows.removed for rows in contents.values())]
     ).unique()
     listed: set[str] = set()
-    doubtful: dict[tuple[int, str], FileList] = {}
+    doubtful: dict[ListName, FileList] = {}
     for name, rows in contents.items():
         is_removed = pc.is_in(rows.added["path"], removed)
         listed.update(listed_paths(rows.added.filter(pc.invert(is_removed))))
         doubtful[name] = rows.added.filter(is_removed)
-    for log in logs:
+    for lists in of_versions:
         alive: dict[bytes, Any] = {}
-        for one in log.lists:
+        for one in lists:
             for path in contents[one.name].removed.to_pylist():
                 alive.pop(path, None)
             files = doubtful[one.name]

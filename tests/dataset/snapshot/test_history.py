@@ -3,7 +3,7 @@
 Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
 
 Modules: dataset.snapshot.versions, dataset.snapshot.check, dataset.snapshot.moved_files,
-dataset.write.transaction, dataset.snapshot.stored_files.
+dataset.snapshot.metadata, dataset.write.transaction, dataset.snapshot.stored_files.
 """
 
 import json
@@ -446,7 +446,7 @@ def test_removed_files_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("deltas")
-def test_places_are_checked(tmp_path: Path) -> None:
+def test_the_order_of_files_is_checked(tmp_path: Path) -> None:
     append_three(tmp_path)
     change(tmp_path, 3, next_place=0)
     with pytest.raises(TFRecordError, match=r"00000003.parquet: .*next_place is too small"):
@@ -504,16 +504,21 @@ def test_a_reader_of_a_small_dataset_whose_files_an_overwrite_removes_gets_the_n
 
 
 @pytest.mark.usefixtures("deltas")
-def test_cleanup_keeps_bases_and_what_versions_list_without_their_base(tmp_path: Path) -> None:
+def test_cleanup_keeps_lists_that_newer_versions_need_and_removes_nothing_if_one_is_missing(
+    tmp_path: Path,
+) -> None:
     runs = [snapshot.run for snapshot in append_three(tmp_path)]
-    base = tmp_path / "_tfrecord/00000001.parquet"
-    for is_base_there in (True, False):
-        for run in runs[not is_base_there :]:  # as if the runs had not removed their staging directories
+    first = tmp_path / "_tfrecord/00000001.parquet"
+    for is_there in (True, False):
+        for run in runs:  # as if the runs had not removed their staging directories
             (tmp_path / "_tfrecord" / "staging" / run).mkdir(parents=True)
-        stored = base.rename(tmp_path / "_base") if not is_base_there else None
-        open_dataset(tmp_path).cleanup(older_than="0s")
-        if stored:
-            stored.rename(base)
+        if is_there:
+            assert open_dataset(tmp_path).cleanup(older_than="0s") == []
+        else:
+            stored = first.rename(tmp_path / "_first")
+            with pytest.raises(TFRecordError, match=r"00000001.parquet: .*its file is missing"):
+                open_dataset(tmp_path).cleanup(older_than="0s")
+            stored.rename(first)
         assert values(tmp_path) == [1, 2, 3, 4]
     assert [len(read_tfrecord(tmp_path, version=number)) for number in (1, 2, 3)] == [2, 3, 4]
 
