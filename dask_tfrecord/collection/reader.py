@@ -71,9 +71,8 @@ def read_tfrecord(
         Files that another tool wrote are read in the order of their paths, with or without a snapshot. A list
         of paths is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of
         the writes, and the rows of each write keep their order. If the dataset has partition columns, all
-        rows of a partition directory are adjacent. Partition directories are ordered by their first rows or,
-        after a write with ``colocate=True``, by hashes of the partition values. With ``use_snapshot=False``,
-        files are read in the order of their paths.
+        rows of a partition directory are adjacent, and the directories are in ascending order of the
+        partition values. With ``use_snapshot=False``, files are read in the order of their paths.
 
         As in Spark, files and directories whose names start with ``.`` or ``_`` are hidden, which means that
         they are not read. Globs and lists of directories skip the files of writes that are not committed. A

@@ -292,14 +292,25 @@ def _is_sorted(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
 
 def ranks(values: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return the rank of each value among the distinct values. Nulls have the highest rank."""
-    if pa.types.is_float16(values.type):
-        values = values.cast(pa.float32())
+    values = _sortable(values)
     codes = values.combine_chunks().dictionary_encode(null_encoding="encode")
     distinct = codes.dictionary
     numbers = np.empty(len(distinct), np.int64)
     numbers[pc.sort_indices(distinct).to_numpy()] = np.arange(len(distinct))
     found: npt.NDArray[np.int64] = numbers[codes.indices.to_numpy()]
     return found
+
+
+def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert values to a type that Arrow can sort."""
+    type_ = values.type
+    if pa.types.is_float16(type_):
+        return values.cast(pa.float32())
+    if pa.types.is_decimal(type_) and type_.bit_width < 128:
+        return values.cast(pa.decimal128(type_.precision, type_.scale))
+    if pa.types.is_string_view(type_) or pa.types.is_binary_view(type_):
+        return values.cast(pa.binary())
+    return values
 
 
 def between_places(

@@ -445,7 +445,7 @@ def _checked_statistics(found: pa.StructArray, column: Field) -> pa.StructArray:
     for low, high in _BOUNDS:
         nothing = pa.nulls(len(found))
         known.setdefault(high, known.setdefault(low, nothing))
-    arrays = [pc.if_else(mask, None, known[item.name].cast(item.type)) for item in fields]
+    arrays = [known[item.name].cast(item.type) for item in fields]
     unknown = pc.and_(pc.invert(mask), arrays[0].is_null())
     check(not pc.any(unknown).as_py(), f"the statistics of {column.name!r} have no null count")
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
