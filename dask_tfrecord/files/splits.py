@@ -115,6 +115,16 @@ class Partitions(Sequence[tuple[Split, ...]]):
         splits = list(map(Split, files.infos, *edges, files["records"].to_pylist(), beside))
         return [tuple(splits[start:stop]) for start, stop in pairwise((starts - starts[0]).tolist())]
 
+    def take(self, numbers: npt.NDArray[np.int64]) -> "Partitions":
+        """Return some of the partitions, without blocks."""
+        firsts, counts = self.starts[numbers], self.starts[numbers + 1] - self.starts[numbers]
+        starts = np.append(0, np.cumsum(counts))
+        if np.array_equal(firsts[1:], firsts[:-1] + counts[:-1]):
+            files = self.files.slice(int(firsts[0]), int(firsts[0] + starts[-1]))
+        else:
+            files = self.files.take(np.repeat(firsts - starts[:-1], counts) + np.arange(starts[-1]))
+        return Partitions(files, starts)
+
     def select(self, columns: Callable[[str], bool]) -> "Partitions":
         """Return the partitions with some columns of the file list, and without blocks."""
         return Partitions(self.files.select(filter(columns, self.files.rows.column_names)), self.starts)

@@ -1,10 +1,13 @@
 """Graphs: what a task carries, what planning does not do, and keys that name the content of files.
 
-Modules: collection.expr.read_expression, collection.expr.write_expression, collection.expr.optimizations.
+Modules: collection.expr.read_expression, collection.expr.read_tasks, collection.expr.write_expression,
+collection.expr.optimizations.
 """
 
 import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import dask
@@ -75,13 +78,53 @@ def many(count: int) -> ReadPlan:
     return ReadPlan(Store.at("/nowhere"), partitions, schema, ReadOptions())
 
 
-@pytest.mark.parametrize(("fused", "count", "size"), [(False, 1000, 2500), (True, 67, 4000)])
-def test_a_task_carries_its_own_files_and_not_the_others(fused: bool, count: int, size: int) -> None:
+@pytest.mark.parametrize(("fused", "count", "size"), [(False, 1000, 3000), (True, 67, 4000)])
+def test_a_task_carries_few_files(fused: bool, count: int, size: int) -> None:
     ddf = read_expression.read(many(1000), None if fused else ["c1"])
     graph = (ddf["c1"].sum() if fused else ddf).optimize(fuse=False).__dask_graph__()
     tasks = [task for key, task in graph.items() if key[0].startswith("read_tfrecord")]
     assert len(tasks) == count
     assert max(len(cloudpickle.dumps(task)) for task in tasks) < size
+
+
+def test_a_pickled_graph_carries_each_file_once() -> None:
+    graph = read_expression.read(many(10_000), None).optimize().__dask_graph__()
+    assert len(pickle.dumps(graph)) < 80 * len(graph)
+
+
+def pickled(graph: Any, *, alone: bool) -> Any:
+    """A graph after its way to another process, as one object or task by task."""
+    if alone:
+        return {key: pickle.loads(pickle.dumps(task)) for key, task in graph.items()}
+    return pickle.loads(pickle.dumps(graph))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"blocksize": None},
+        {"blocksize": 1000},
+        {"blocksize": None, "filters": [("x", ">", 40)]},
+        {"partition_by": ["k"]},
+        {"use_snapshot": False},
+    ],
+)
+def test_pickled_tasks_read_what_the_tasks_read(tmp_path: Path, how: dict[str, Any], alone: bool) -> None:
+    data = pd.DataFrame(
+        {"x": range(300), "s": [f"v{n}" * 9 for n in range(300)], "k": [n % 3 for n in range(300)]}
+    )
+    options = {"max_rows_per_file": 20}
+    to_tfrecord(data, tmp_path, partition_on="k", columnar=["x"], compression="gzip", write_options=options)
+    ddf = read_tfrecord(tmp_path, **how)
+    for query in (ddf, ddf.partitions[[0, ddf.npartitions - 1]], ddf[ddf.x < 130], ddf[ddf.k == 1].x):
+        optimized = query.optimize()
+        graph, keys = optimized.__dask_graph__(), optimized.__dask_keys__()
+        expected = dask.get(graph, keys)
+        for again in (pickled(graph, alone=alone), pickled(pickled(graph, alone=alone), alone=not alone)):
+            assert tokenize(again) == tokenize(graph)
+            for one, other in zip(dask.get(again, keys), expected, strict=True):
+                pd.testing.assert_frame_equal(*map(pd.DataFrame, (one, other)))
 
 
 def test_the_graph_of_a_read_makes_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

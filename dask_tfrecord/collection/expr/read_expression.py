@@ -1,15 +1,13 @@
-"""Define the expression and the tasks of a read.
+"""Define the expression of a read.
 
 The module `optimizations` decides how the optimizer may change the read expression.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import pandas as pd
 from dask._task_spec import Task
-from dask.dataframe import methods
 from dask.dataframe.dask_expr import new_collection
 from dask.dataframe.dask_expr._collection import DataFrame
 from dask.dataframe.dask_expr._expr import (
@@ -27,13 +25,12 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.typing import Key
 
 from dask_tfrecord.collection.expr.optimizations import decision, partitions_per_task
+from dask_tfrecord.collection.expr.read_tasks import Reader, ReadTask
 from dask_tfrecord.collection.frames import arrow_to_pandas
-from dask_tfrecord.collection.scheduler import check_cluster, warn_client
+from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.errors import READ, CorruptRecordWarning, located
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
 
@@ -54,102 +51,6 @@ def read(
     return new_collection(
         ReadTFRecord(dataset, columns, dtypes=dtypes, index=index, known_divisions=divisions)
     )
-
-
-@redact_errors
-def read_partition(
-    partition: Partition,
-    dtypes: dict[str, str],
-    index: Levels = (),
-    is_sorted: bool = False,
-    columns_name: str | None = None,
-) -> pd.DataFrame:
-    with located(path=lambda: partition.file_names, function=READ):
-        table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
-        row_ranges = partition.row_ranges if numbers is None else None
-        frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, dtypes)
-    if numbers is not None:
-        frame.index = pd.Index(numbers)
-    frame.columns.name = columns_name
-    return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
-
-
-def read_key(
-    partitions: list[Partition],
-    dtypes: dict[str, str],
-    index: Levels,
-    is_sorted: bool,
-    columns_name: str | None,
-) -> pd.DataFrame:
-    """Read all partitions that belong to one key into a single DataFrame."""
-    frame = read_each(read_partition, partitions, dtypes, index, is_sorted, columns_name)
-    return frame if index else frame.reset_index(drop=True)
-
-
-def read_each(read: Callable[..., pd.DataFrame], parts: Sequence[Any], *arguments: Any) -> pd.DataFrame:
-    """Call `read_partition` or `read_key` with each of ``parts``, and concatenate the rows."""
-    frame: pd.DataFrame = methods.concat([read(part, *arguments) for part in parts])
-    return frame
-
-
-class Reader:
-    """Read partitions in the tasks of a read. Call the object with the indices of the partitions to read."""
-
-    def __init__(self, read: "ReadTFRecord") -> None:
-        self._token = read._name
-        self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
-        # The index counts all rows of a key, so a read with ``partition_by`` must not skip individual rows.
-        skips_rows = read.operand("skips_rows") and self._plan.keys is None
-        self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
-        levels = read.operand("index")
-        self._arguments = (read._dtypes, levels, read._has_divisions, read.dataset.columns_name)
-
-    def __dask_tokenize__(self) -> str:
-        return self._token
-
-    def __call__(self, *indices: int) -> pd.DataFrame:
-        function, *arguments = self.call(*indices)
-        frame: pd.DataFrame = function(*arguments)
-        return frame
-
-    def call(self, *indices: int) -> tuple[Any, ...]:
-        """Return a function that reads the rows, and the arguments of the function. The function needs no
-        read plan.
-        """
-        function = read_partition if self._plan.keys is None else read_key
-        parts = [*map(self._part, indices)]
-        if len(parts) == 1:
-            return function, parts[0], *self._arguments
-        return read_each, function, parts, *self._arguments
-
-    def partitions(self, index: int) -> list[Partition]:
-        part = self._part(index)
-        return part if isinstance(part, list) else [part]
-
-    def _part(self, index: int) -> Partition | list[Partition]:
-        """Return what a task reads: one partition of the dataset, or all partitions of a key."""
-        if self._plan.keys is None:
-            return self._partition(index)
-        numbers = self._plan.keys[index]
-        partitions = [*map(self._partition, numbers)]
-        if len(numbers) > 1 and self._predicate is not None and any(one.splits for one in partitions):
-            # If some files of a key were skipped, the index values of the remaining rows would change.
-            partitions = [*map(self._plan.partitioner(self._schema), numbers)]
-        return partitions
-
-
-class ReadTask(Task):
-    """A read task that stores the indices of partitions instead of the partitions.
-
-    A graph may contain very many tasks. While a graph is built, Python's garbage collector repeatedly visits
-    all objects in the graph except numbers. A pickled task contains its partitions instead of the read plan,
-    so the size of the task does not depend on the number of files.
-    """
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
 # A tuple: a read plan, the indices of the partitions that each task reads, and the partitions themselves.
@@ -251,15 +152,28 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return len(self._partitions)
 
     def _task(self, name: Key, index: int) -> Task:
-        return ReadTask(name, self.reader, self._partitions[index], _data_producer=True)
+        return ReadTask(name, self._reader, index, _data_producer=True)
 
     @cached_property
-    def reader(self) -> Reader:
-        return Reader(self)
+    def _reader(self) -> Reader:
+        return self.reader(self._name, self._partitions)
+
+    def reader(self, name: str, partitions: Sequence[int], step: int = 1) -> Reader:
+        """Return what the tasks of the expression ``name`` call, of which each reads ``step`` partitions."""
+        return Reader(
+            name,
+            self.dataset,
+            partitions,
+            step,
+            self._schema,
+            self.predicate,
+            self.operand("skips_rows"),
+            (self._dtypes, self.operand("index"), self._has_divisions, self.dataset.columns_name),
+        )
 
     def planned(self) -> PlannedRead:
         numbers = [self._numbers(index) for index in self._partitions]
-        return self.dataset, numbers, [*map(self.reader.partitions, self._partitions)]
+        return self.dataset, numbers, [*map(self._reader.partitions_of, range(self.npartitions))]
 
     @property
     def _dtypes(self) -> dict[str, str]:
@@ -304,8 +218,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
 
     @cached_property
-    def fused(self) -> list[Sequence[int]]:
-        """The partitions that each task reads after fusing.
+    def needed(self) -> Sequence[int]:
+        """The partitions that tasks read after fusing.
 
         Partitions without rows that can pass ``predicate`` are left out, but one partition always remains.
         """
@@ -314,15 +228,19 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
             has_task = self.dataset.has_task(self.predicate)
             if not has_task.all():
                 needed = [one for one in needed if has_task[self._numbers(one)].any()] or needed[:1]
-        step = partitions_per_task(self._schema, self.dataset.schema, len(needed))
-        return [needed[start : start + step] for start in range(0, len(needed), step)]
+        return needed
+
+    @property
+    def step(self) -> int:
+        """The number of partitions that each task reads after fusing."""
+        return partitions_per_task(self._schema, self.dataset.schema, len(self.needed))
 
     @cached_property
     def _fusion_compression_factor(self) -> float:
         """The number of tasks after fusing, divided by the number of partitions: at most 1."""
         if not self.ignores_partitions or self._has_divisions:
             return 1
-        return len(self.fused) / len(self._partitions)
+        return -(-len(self.needed) // self.step) / len(self._partitions)
 
     def _lower(self) -> Any:
         check_cluster()  # workers may have joined the cluster since the read was planned
@@ -355,8 +273,14 @@ class FusedReads(FusedIO):
 
     @cached_property
     def _fusion_buckets(self) -> list[Sequence[int]]:
-        fused: list[Sequence[int]] = self.operand("_expr").fused
-        return fused
+        read = self.operand("_expr")
+        needed, step = read.needed, read.step
+        return [needed[start : start + step] for start in range(0, len(needed), step)]
+
+    @cached_property
+    def _reader(self) -> Reader:
+        read: ReadTFRecord = self.operand("_expr")
+        return read.reader(self._name, read.needed, read.step)
 
     def _task(self, name: Key, index: int) -> Task:
-        return ReadTask(name, self.operand("_expr").reader, *self._fusion_buckets[index], _data_producer=True)
+        return ReadTask(name, self._reader, index, _data_producer=True)

@@ -6,9 +6,9 @@ plan is part of the Dask graph. `divisions` finds the index values at which part
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, pairwise, starmap
 from operator import itemgetter
 from typing import Any, Self, TypeAlias
 
@@ -56,6 +56,8 @@ from dask_tfrecord.schema.fields import Field, Schema
 
 # If files are split, this column contains the number of records in the complete file of each split.
 FILE_RECORDS = "file_records"
+
+_NO_PARTITIONS = Partitions(FileList.of([]), np.zeros(2, np.int64))
 
 # Indices that select splits of the plan, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
@@ -231,6 +233,41 @@ class ReadPlan:
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and blocks of files, because only predicates need them."""
         return replace(self, partitions=self.partitions.select(lambda name: not name.startswith(STATISTICS)))
+
+    def part(
+        self, indices: Sequence[int], predicate: Predicate | None = None
+    ) -> tuple[Partitions, tuple[range, ...] | None]:
+        """Return the fields ``partitions`` and ``keys`` of a plan for some partitions of the collection.
+
+        The statistics and blocks are left out, except those that the filters and ``predicate`` need.
+        """
+        numbers, keys = np.asarray(indices), None
+        if self.keys is not None:
+            ranges = [self.keys[index] for index in indices]
+            numbers = np.concatenate([np.asarray(one) for one in ranges])
+            keys = tuple(starmap(range, pairwise(accumulate(map(len, ranges), initial=0))))
+        used = [one.columns() for one in (self.filters, predicate) if one is not None]
+        needed = {statistics_name(name) for names in used for name in names}
+        part = self.partitions.take(numbers)
+        blocks = None
+        if used and (known := self.partitions.blocks) is not None:
+            paths = dict.fromkeys(part.files.paths)
+            rows = [self._files_with_blocks[path] for path in paths if path in self._files_with_blocks]
+            blocks = known.take(pa.array(rows, pa.int64()))
+        part = part.select(lambda name: name in needed or not name.startswith(STATISTICS))
+        return replace(part, blocks=blocks), keys
+
+    def without_files(self) -> Self:
+        """Return the plan without its partitions, to which `part` adds some."""
+        return replace(self, partitions=_NO_PARTITIONS, keys=None)
+
+    @cached_property
+    def split_counts(self) -> npt.NDArray[np.int64]:
+        """For each partition of the collection, the number of splits."""
+        starts = self.partitions.starts
+        if self.keys is not None:
+            starts = starts[[0, *(one.stop for one in self.keys)]]
+        return np.diff(starts)
 
     def can_prune(self, predicate: Predicate) -> bool:
         """Return True if partition values or statistics may let a predicate exclude files."""

@@ -59,6 +59,8 @@ VERSION = "version"
 
 STATISTICS = "statistics"
 
+_SHORT = 100
+
 
 def value_name(column: str) -> str:
     """Return the name of the file-list column that contains the values of a partition column."""
@@ -120,8 +122,12 @@ class FileList:
         return cls(pa.concat_tables([one.rows for one in lists], promote_options="default"), lists[0].root)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compress the rows for pickling, because Dask sends read plans to the scheduler of a cluster."""
-        sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+        """Compress the rows for pickling, because Dask sends read plans to the scheduler of a cluster.
+
+        Compression would make a short list longer.
+        """
+        compression = "zstd" if len(self) > _SHORT else None
+        sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression=compression)
         with pa.ipc.new_stream(sink, self.rows.schema, options=options) as writer:
             writer.write_table(self.rows)
         return {"rows": bytes(sink.getvalue()), "root": self.root}
