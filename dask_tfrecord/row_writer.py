@@ -187,10 +187,11 @@ class Writer:
         self._columnar = columnar
 
         self._store = destination(path, storage_options, filesystem)
-        refuse_write_inside(self._store, "append")
-        check_destination(self._store, "append")
-        requests.warn_of_compression(self._options.compression)
         self._appender = Appender(self._store, Append(self._adds_columns, columnar is not None))
+        if not self._appender.head.number:
+            refuse_write_inside(self._store, "append")
+        check_destination(self._store, "append", self._snapshot)
+        requests.warn_of_compression(self._options.compression)
         if self._snapshot is not None:
             refuse_linked_files(self._store, self._snapshot.file_list)
             fixed = {} if self._adds_columns else self._given

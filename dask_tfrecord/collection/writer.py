@@ -405,7 +405,6 @@ def to_tfrecord(
         replaces = mode in ("overwrite", "partitions")
         if replaces and isinstance(rows, CollectionRows):
             lineage.check_not_read(ddf, store)
-        refuse_write_inside(store, mode)
         head = Head()
         if mode != "create" or write_id is not None:
             # The commit of an append notices any newer version.
@@ -413,6 +412,8 @@ def to_tfrecord(
         if (earlier := earlier_commit(store, head, write_id)) is not None:
             return earlier if compute else committed(earlier)
         newest = head.snapshot
+        if mode != "append" or not head.number:  # an append to a dataset harms no dataset around it
+            refuse_write_inside(store, mode)
         check_destination(store, mode, newest)
         replaceable = replaceable_files(store, newest) if replaces else frozenset()
 

@@ -418,11 +418,12 @@ def test_a_dataset_whose_files_another_one_lists_may_not_be_changed(tmp_path: Pa
     dask_tfrecord.open_dataset(tmp_path / "key=0").add_snapshot()
     (tmp_path / "_aside").rename(tmp_path / "_tfrecord")
     assert dask_tfrecord.open_dataset(tmp_path / "key=0").take([0])["n"].to_pylist() == [2]
-    for write in ("append", "overwrite", "index", "cleanup", "export"):
+    for write in ("overwrite", "index", "cleanup", "export"):
         with pytest.raises(DestinationError, match="inside the dataset"):
             WRITES[write](f"{tmp_path}/key=0")
     assert [path.name for path in metadata.iterdir()] == ["00000001.parquet"]
-    assert numbers(tmp_path) == [1, 2]
+    to_tfrecord(sales(9)[["n"]], tmp_path / "key=0", append=True)  # removes no file
+    assert (numbers(tmp_path), numbers(f"{tmp_path}/key=0")) == ([1, 2], [2, 9])
 
 
 def test_a_directory_with_a_dataset_below_is_refused_by_the_name_of_that_dataset(place: str) -> None:
