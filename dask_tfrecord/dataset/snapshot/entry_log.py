@@ -237,6 +237,12 @@ def merge(lists: Sequence[ListRows], *, is_partial: bool = False) -> ListRows:
     Raise ValueError if a list removes a file that an older list has removed. If ``is_partial`` is True, the
     lists may lack files that a newer list removes.
     """
+    added, removed = _remaining(lists, is_partial=is_partial)
+    return ListRows(FileList.joined(added) if len(added) > 1 else added[0], removed)
+
+
+def _remaining(lists: Sequence[ListRows], *, is_partial: bool = False) -> tuple[list[FileList], pa.Array]:
+    """Return the files of each list that no newer list removes, and the other removed paths."""
     added: list[FileList] = []
     removed = _NO_PATHS
     for rows in reversed(lists):
@@ -254,7 +260,7 @@ def merge(lists: Sequence[ListRows], *, is_partial: bool = False) -> ListRows:
             if len(distinct) < len(removed) and not is_partial:
                 raise ValueError("a file is removed twice")
             removed = distinct
-    return ListRows(FileList.joined(added[::-1]) if len(added) > 1 else added[0], removed)
+    return added[::-1], removed
 
 
 def all_files(lists: Sequence[ListRows]) -> FileList:
@@ -263,12 +269,16 @@ def all_files(lists: Sequence[ListRows]) -> FileList:
     Raise ValueError if a list removes a file that the older lists do not list, or if two files have the same
     path.
     """
-    files, removed = merge(lists)
+    added, removed = _remaining(lists)
     if len(removed):
         raise ValueError(f"the file {removed[0].as_py()!r} is removed, but not listed")
-    if len(lists) > 1 and len(files["path"].unique()) < len(files):
-        raise ValueError("several files have the same path")
-    return in_order(files)
+    # The paths in each list differ. The smaller lists are looked up in the largest, which is fast.
+    *smaller, largest = sorted(added, key=len)
+    if smaller:
+        paths = FileList.joined(smaller)["path"].combine_chunks()
+        if len(paths.unique()) < len(paths) or pc.any(is_in(largest, paths)).as_py():
+            raise ValueError("several files have the same path")
+    return in_order(FileList.joined(added) if smaller else largest)
 
 
 def in_order(files: FileList) -> FileList:

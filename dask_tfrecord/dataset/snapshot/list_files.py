@@ -34,9 +34,11 @@ METADATA_KEY = b"dask_tfrecord"
 # The largest size of the file of a version.
 _MOST_BYTES = (1 << 31) - 1
 
-# A head is read with this many bytes at the end of its file. Unless the dataset has hundreds of columns, they
-# contain the whole Parquet footer, and they are the whole file of a version with few entries.
+# When several heads are read, each is read with this many bytes at the end of its file. Unless the dataset has
+# hundreds of columns, they contain the whole Parquet footer, and they are the whole file of a version with few
+# entries. A single head is read with more bytes, which are the whole file of a version with 10,000 entries.
 TAIL_BYTES = 1 << 16
+_SINGLE_TAILS = 16
 
 # Lists with more entries have several row groups, of this many entries each.
 _GROUP_ROWS = 20_000
@@ -61,7 +63,7 @@ _INVALID = (
 class ListFile:
     """The Parquet file of a version. Its head has been read, and its list is read when it is needed.
 
-    ``data`` contains the whole file, or its end if the file is longer than `TAIL_BYTES`.
+    ``data`` contains the whole file, or its end if ``is_whole`` is False.
     """
 
     store: Store
@@ -187,17 +189,17 @@ def open_lists(store: Store, numbers: Sequence[int]) -> list[ListFile | Exceptio
     stands for a version that cannot be read.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
-    tails = store.read_ends(paths, TAIL_BYTES) if paths else []
-    return [_opened(store, number, tail) for number, tail in zip(numbers, tails, strict=True)]
+    size = TAIL_BYTES * (_SINGLE_TAILS if len(paths) == 1 else 1)
+    tails = store.read_ends(paths, size) if paths else []
+    return [_opened(store, number, tail, size) for number, tail in zip(numbers, tails, strict=True)]
 
 
-def _opened(store: Store, number: int, tail: bytes | Exception) -> ListFile | Exception:
+def _opened(store: Store, number: int, tail: bytes | Exception, size: int) -> ListFile | Exception:
+    """Parse the last ``size`` bytes of a file, or the whole file if they do not contain the footer."""
     try:
-        if isinstance(tail, bytes) and len(tail) == TAIL_BYTES >= _footer_bytes(tail):
+        if isinstance(tail, bytes) and len(tail) == size >= _footer_bytes(tail):
             return opened(store, number, tail, is_whole=False)
-        if (
-            not isinstance(tail, bytes) or len(tail) == TAIL_BYTES
-        ):  # or the store cannot read the end of a file
+        if not isinstance(tail, bytes) or len(tail) == size:  # or the store cannot read the end of a file
             tail = store.read_file(store.join(snapshot_path(number)), _MOST_BYTES)
         return opened(store, number, tail)
     except ValueError as error:

@@ -476,7 +476,7 @@ class _Rewrite(Operation):
         new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
         files = _with_known_statistics(files, run.schema, newest.schema)
         log = _with_groups(newest, files, self.groups, self._changed(newest, replaced))
-        # The older lists may have statistics with deleted values, so later versions must not need them.
+        # The older lists may have statistics with deleted values, so kept versions must not need them.
         log = EntryLog(log.files) if self.erases else log
         new = replace(self._cleaned(new, newest), log=log, compression=newest.compression)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
