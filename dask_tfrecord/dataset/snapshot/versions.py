@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.snapshot.metadata import (
 )
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import check, from_entries, invalid_snapshot, listed_paths
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import FileRemovedError, TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE
 from dask_tfrecord.files.storage.file_list import VERSION, FileList
 from dask_tfrecord.files.storage.found_files import FoundFiles
@@ -136,11 +136,15 @@ class LostListError(TFRecordError):
     """A list of a version is missing or was replaced, because of an overwrite or of damage."""
 
 
-class _Lists:
-    """The older lists of a version. They are opened together at the first use of one of them."""
+class RemovedVersionError(LostListError, FileRemovedError):
+    """A list of a version is missing, because the version has expired or was overwritten."""
 
-    def __init__(self, store: Store, names: tuple[ListName, ...]) -> None:
-        self.store, self.names = store, names
+
+class _Lists:
+    """The older lists of version ``number``. They are opened together at the first use of one of them."""
+
+    def __init__(self, store: Store, names: tuple[ListName, ...], number: int) -> None:
+        self.store, self.names, self.number = store, names, number
         self._found: dict[int, ListFile] = {}
 
     def open(self, number: int) -> ListFile:
@@ -165,17 +169,25 @@ class _Lists:
         problem = "later versions add to this version, and its file is"
         path = self.path(name.number)
         if isinstance(file, FileNotFoundError):
-            raise _lost(f"{problem} missing", path) from None
+            raise self._removed(path) or _lost(f"{problem} missing", path) from None
         if isinstance(file, Exception):
             raise file
         if ListName.of(name.number, file.head.run, file.rows) != name:
-            raise _lost(f"{problem} another one", path)
+            raise self._removed(path) or _lost(f"{problem} another one", path)
         if file.head.lists if name is self.names[0] else file.head.lists[:1] != self.names[:1]:
             raise _lost(f"{problem} the list of another dataset", path)
         return file
 
-    def __reduce__(self) -> tuple[type["_Lists"], tuple[Store, tuple[ListName, ...]]]:
-        return type(self), (self.store, self.names)
+    def _removed(self, path: str) -> RemovedVersionError | None:
+        """Return the error for a missing list if the version has expired or was overwritten, or None."""
+        # Read no version if this is the newest one: the search for the newest version may have opened it.
+        if newest_number(self.store) <= self.number or self.number in readable_versions(self.store):
+            return None
+        problem = f"version {self.number} of the dataset has expired or was overwritten after it was listed"
+        return RemovedVersionError(problem, "read the dataset again", path=path)
+
+    def __reduce__(self) -> tuple[type["_Lists"], tuple[Store, tuple[ListName, ...], int]]:
+        return type(self), (self.store, self.names, self.number)
 
 
 def _lost(problem: str, path: str) -> LostListError:
@@ -248,7 +260,7 @@ def read_version(store: Store, number: int) -> dict[str, Any]:
 def assemble(own: ListFile, siblings: _Lists | None = None) -> dict[str, Any]:
     """Return the fields of the snapshot whose own list is ``own``."""
     head = own.head
-    siblings = siblings or _Lists(own.store, head.lists)
+    siblings = siblings or _Lists(own.store, head.lists, own.number)
     columns = head.columns
     if columns is None:
         columns = siblings.first().head.columns
@@ -289,7 +301,7 @@ def encode(store: Store, fields: Mapping[str, Any]) -> tuple[bytes, EntryLog]:
     data = list_files.encode(metadata, own, schema, partitioning, number)
     stored = list_files.opened(store, number, data)
     newest = _List(
-        ListName.of(number, fields["run"], stored.rows), _Lists(store, names), schema, partitioning
+        ListName.of(number, fields["run"], stored.rows), _Lists(store, names, number), schema, partitioning
     )
     vars(newest).update(file=stored, content=own)
     return data, EntryLog(own.added.slice(0, 0), (*kept, newest), known=log.totals)

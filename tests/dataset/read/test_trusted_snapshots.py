@@ -154,6 +154,45 @@ def test_a_stale_plan_says_that_its_version_was_overwritten(written: str) -> Non
     assert len(read_tfrecord(written).compute()) == 5
 
 
+def overwrite(place: str) -> None:
+    to_tfrecord(FRAME[:3], place, write_index=False, overwrite=True)
+
+
+def compact(place: str) -> None:
+    open_dataset(place).compact(keep_versions=False)
+
+
+def expire(place: str, grace: str = "0s") -> None:
+    open_dataset(place).compact()
+    open_dataset(place).expire(versions=1, grace=grace)
+
+
+def append(place: str) -> Any:
+    """Append, so that the newest version has several lists. A plan opens the first and the last of them."""
+    for _ in range(2):
+        to_tfrecord(FRAME[:3], place, write_index=False, append=True)
+    return read_tfrecord(place), open_dataset(place)
+
+
+@pytest.mark.parametrize("change", [overwrite, compact, expire])
+def test_a_stale_plan_that_has_read_no_list_says_that_its_version_is_gone(
+    written: str, change: Callable[[str], None]
+) -> None:
+    ddf, dataset = append(written)
+    change(written)
+    uses = [ddf.compute, lambda: ddf.npartitions, lambda: dataset.files, lambda: dataset.to_dask().compute()]
+    for use in uses:
+        with pytest.raises(FileChangedError, match=r"version 3 of .* overwritten .*read the dataset again"):
+            use()
+    assert (len(ddf), dataset.num_rows) == (56, 56)  # from the head of the planned version
+
+
+def test_a_plan_that_has_read_no_list_is_read_in_the_grace_period(written: str) -> None:
+    ddf, dataset = append(written)
+    expire(written, "1 hour")
+    assert len(ddf.compute()) == len(dataset.to_dask().compute()) == 56
+
+
 @pytest.mark.parametrize("read", [*READS, *USES])
 @pytest.mark.parametrize("change", [lambda data: data[:-16], lambda data: data + data])
 def test_a_file_of_another_size_raises_in_the_task_that_reads_it(
