@@ -14,14 +14,13 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.requests import plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
-from dask_tfrecord.dataset.maintenance.check import find_newest_files
 from dask_tfrecord.dataset.read.discovery import open_path
 from dask_tfrecord.dataset.read.inferred_schema import INTEGERS_AS_FLOATS
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
-from dask_tfrecord.dataset.snapshot.check import ComparedFiles, check_files, find_files
+from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_newest_files, refuse_differences
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
@@ -73,8 +72,10 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
     each = partial(compute_each, title=f"{root}: index")
     try:
         is_current = False
-        if before is not None and (found := _comparable(store, before)) is not None:
-            before, is_current = found.snapshot, not pc.any(found.is_restamped).as_py()
+        found = None if before is None else find_newest_files(store, before)
+        before = None if found is None else found.snapshot
+        if found is not None and _is_known(store, found):
+            is_current = not pc.any(found.is_rewritten).as_py()
             snapshot = full_scan.renew_snapshot(store, found, each)
         else:
             snapshot = _described(path, store, request, each)
@@ -134,17 +135,17 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
         raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
 
 
-def _comparable(store: Store, before: Snapshot) -> ComparedFiles | None:
-    """Compare the files of a directory with its newest snapshot. Return None if other tools have written all
-    files, and have added, removed or rewritten some, so that all files must be described again.
+def _is_known(store: Store, found: ComparedFiles) -> bool:
+    """Return False if other tools have written all files, and have added, removed or rewritten some, so that
+    all files must be described again.
 
-    Raise the errors of `check_files` if the snapshot lists files of this library.
+    Raise the errors of `refuse_differences` if the snapshot lists files of this library.
     """
-    if any(map(is_part, before.file_list.names)):
-        return check_files(store, before)
-    found = find_files(store, before)
-    changed = pc.or_(found.is_restamped, pc.or_(found.is_missing, found.is_resized))
-    return None if len(found.unlisted) or pc.any(changed).as_py() else found
+    if any(map(is_part, found.listed.names)):
+        refuse_differences(store, found, may_be_rewritten=True)
+        return True
+    changed = pc.or_(found.is_rewritten, found.is_missing)
+    return not (len(found.unlisted) or pc.any(changed).as_py())
 
 
 def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.DataFrame:

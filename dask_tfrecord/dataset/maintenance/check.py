@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_files
-from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
+from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_newest_files
+from dask_tfrecord.dataset.snapshot.model import open_version
 from dask_tfrecord.dataset.snapshot.names import STAGING
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.store import Store
@@ -53,17 +53,3 @@ def _problems(
     numbers = zip(*(column.to_pylist() for column in columns), strict=True)
     paths = (store.public(store.join(name)) for name in listed.names)
     return [(path, problem, *sizes) for path, sizes in zip(paths, numbers, strict=True)]
-
-
-def find_newest_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
-    """Compare the files of a dataset with its newest version, in one listing.
-
-    ``snapshot`` is the newest version. If another write commits a version during the call, and the files
-    differ from the version before, compare the files with the new version.
-    """
-    while (found := find_files(store, snapshot)).differ:
-        newest = open_version(store, None)
-        if newest.number == snapshot.number:
-            break
-        snapshot = newest
-    return found

@@ -245,10 +245,10 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
 def renew_snapshot(store: Store, found: ComparedFiles, compute_each: ComputeEach) -> Snapshot:
     """Update a snapshot after other tools may have rewritten their files. No file is missing.
 
-    Read only the files whose ``stamp``, such as an ETag, differs from the stored ``stamp``. If the content of
+    Read only the files whose size or ``stamp``, such as an ETag, differs from the snapshot. If the content of
     a file is unchanged, update only its ``stamp``. Raise the errors of `create_snapshot`.
     """
-    snapshot, listed, changed = found.snapshot, found.listed, found.is_restamped
+    snapshot, listed, changed = found.snapshot, found.listed, found.is_rewritten
     unproven = found.files.filter(changed)
     entries = []
     read = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)

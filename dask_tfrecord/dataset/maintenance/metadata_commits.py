@@ -12,9 +12,8 @@ from uuid import uuid4
 import numpy as np
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.maintenance.check import find_newest_files
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
-from dask_tfrecord.dataset.snapshot.check import first_lost, look_for
+from dask_tfrecord.dataset.snapshot.check import find_newest_files, first_lost, look_for
 from dask_tfrecord.dataset.snapshot.list_files import open_list
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.moved_files import of_version
@@ -26,6 +25,7 @@ from dask_tfrecord.dataset.snapshot.names import (
 )
 from dask_tfrecord.dataset.snapshot.stored_files import identities
 from dask_tfrecord.dataset.snapshot.versions import (
+    LostListError,
     listed_by,
     needed_lists,
     newest_number,
@@ -33,7 +33,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
     read_heads,
     versions,
 )
-from dask_tfrecord.dataset.snapshot.visibility import kept_files
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_files
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, remove_orphans, time_of_store
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -45,6 +45,19 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import is_full
 
 
+def _open_whole(store: Store, version: int | None = None) -> Snapshot:
+    """Return a version whose lists have been read. Raise the errors of `open_version`."""
+    snapshot = open_version(store, version)
+    while True:
+        try:
+            len(snapshot.file_list)
+            return snapshot
+        except LostListError:  # if an overwrite has removed the list, another version is the newest
+            known, snapshot = snapshot, open_version(store, version)
+            if snapshot.run == known.run:
+                raise
+
+
 def restore_version(store: Store, version: int) -> Snapshot:
     """Commit a new version with the files, columns and all other properties of an older version.
 
@@ -53,7 +66,7 @@ def restore_version(store: Store, version: int) -> Snapshot:
     missing, or has another size. Raise ConcurrentWriteError if another write changes the rows of the dataset
     at the same time.
     """
-    newest, older = open_version(store, None), open_version(store, version)
+    newest, older = _open_whole(store), _open_whole(store, version)
     if version == newest.number:
         return newest
     returned = older.file_list.minus(newest.file_list)
@@ -141,7 +154,7 @@ def expire_versions(
     Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
     Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
     """
-    newest = open_version(store, None)
+    newest = _open_whole(store)
     found = FoundFiles(store, METADATA_DIRECTORY)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
@@ -253,7 +266,7 @@ def remove_unneeded(store: Store, found: FoundFiles, before: datetime, *, dry_ru
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
     unneeded = unneeded_files(store, found, before)
-    newest = find_snapshot(store) if store.put_back_leaves_copy else None
+    newest = intact_snapshot(store) if store.put_back_leaves_copy else None
     copies = None if newest is None else _second_copies(store, found, newest, before)
     if not dry_run:
         store.remove(unneeded.paths)
@@ -324,8 +337,10 @@ def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneede
             return nothing
         lists = needed_lists(heads.values())
         listed = listed_by(store, sorted(needed)) if len(kept) or beside else set()
-    except FileNotFoundError:  # a concurrent overwrite has removed a version
-        return nothing
+    except (FileNotFoundError, LostListError) as error:
+        if isinstance(error, LostListError) and newest_number(store) == numbers[-1]:
+            raise
+        return nothing  # a concurrent overwrite has removed a version
     is_unneeded = np.array([name not in listed for name in kept.names], bool)
     gone = [number for number in numbers if number not in needed | lists]
     metadata = [*map(snapshot_path, gone)]

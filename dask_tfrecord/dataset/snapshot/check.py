@@ -61,12 +61,12 @@ class ComparedFiles:
         return _is_resized(self.files, self.listed)
 
     @property
-    def is_restamped(self) -> pa.ChunkedArray:
+    def is_rewritten(self) -> pa.ChunkedArray:
         """A mask that is True for each file of another tool that may have been rewritten."""
         stamps = pc.fill_null(self.listed["stamp"], "")
-        return pc.and_(
-            pc.not_equal(stamps, ""), pc.fill_null(pc.not_equal(stamps, self.files["stamp"]), True)
-        )
+        differ = pc.and_(pc.not_equal(stamps, ""), pc.not_equal(stamps, self.files["stamp"]))
+        is_foreign = pa.chunked_array([[not is_part(name) for name in self.listed.names]], pa.bool_())
+        return pc.and_(is_foreign, pc.or_(pc.fill_null(differ, True), self.is_resized))
 
     @property
     def differ(self) -> bool:
@@ -141,42 +141,60 @@ def open_checked(store: Store, number: int | None = None, known: Snapshot | None
     if snapshot is None or store.is_remote or snapshot.log.totals.files > _MOST_CHECKED:
         return snapshot
     if number is None:
-        return check_files(store, snapshot).snapshot
+        return check_files(store, snapshot)
     check_version(store, snapshot)
     return snapshot
 
 
-def check_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
-    """Check that the directory of a dataset contains exactly the files of the newest snapshot.
+def find_newest_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
+    """Compare the files of a dataset with its newest version, in one listing.
 
-    ``snapshot`` is the newest snapshot. The result belongs to a newer one if another write commits during the
-    call. Raise CorruptRecordError if a file is missing, or if its size differs from the
-    size in the snapshot. Raise TFRecordError if the directory contains files of other tools that the snapshot
-    does not list.
+    ``snapshot`` is the newest version. If another write commits a version during the call, and the files
+    differ from the version before, compare the files with the new version.
     """
     while True:
+        found, error = None, None
         try:
             found = find_files(store, snapshot)
-            error = _problem(store, found)
-        except LostListError as lost:
+        except LostListError as lost:  # an overwrite has just removed a list of the version
             error = lost
-        if error is None:
+        if found is not None and not found.differ:
             return found
         newest = find_snapshot(store)
         if newest is None or newest.number == snapshot.number:
-            raise error
+            if found is None:
+                assert error is not None
+                raise error
+            return found
         snapshot = newest
 
 
-def _problem(store: Store, found: ComparedFiles) -> TFRecordError | None:
-    if (lost := first_lost(store, found.files, found.listed)) is not None:
-        return lost
-    foreign = [name for name in found.unlisted.names if not is_part(name)]
-    if not foreign:
-        return None
-    problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
-    path = store.public(store.join(min(foreign)))
-    return TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
+def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
+    """Check that the directory of a dataset contains exactly the files of the newest snapshot.
+
+    ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
+    commits during the call. Raise the errors of `refuse_differences`.
+    """
+    found = find_newest_files(store, snapshot)
+    refuse_differences(store, found)
+    return found.snapshot
+
+
+def refuse_differences(store: Store, found: ComparedFiles, *, may_be_rewritten: bool = False) -> None:
+    """Raise CorruptRecordError if a file is missing, or if its size differs from the size in the snapshot.
+
+    Raise TFRecordError if the directory contains files of other tools that the snapshot does not list. With
+    ``may_be_rewritten=True``, the listed files of other tools may have other sizes.
+    """
+    is_resized = found.is_resized
+    if may_be_rewritten:
+        is_resized = pc.and_(is_resized, pc.invert(found.is_rewritten))
+    if (lost := _first_lost(store, found.files, found.listed, is_resized)) is not None:
+        raise lost
+    if foreign := [name for name in found.unlisted.names if not is_part(name)]:
+        problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
+        path = store.public(store.join(min(foreign)))
+        raise TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
 
 
 def check_version(store: Store, snapshot: Snapshot) -> None:
@@ -197,8 +215,14 @@ def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecord
 
     ``files`` describes the files of ``listed`` as `ComparedFiles.files` does.
     """
+    return _first_lost(store, files, listed, _is_resized(files, listed))
+
+
+def _first_lost(
+    store: Store, files: FileList, listed: FileList, is_resized: pa.ChunkedArray
+) -> CorruptRecordError | None:
     is_missing = files["path"].is_null()
-    first = pc.index(pc.or_(is_missing, _is_resized(files, listed)), True).as_py()
+    first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
     if first < 0:
         return None
     [path] = listed.slice(first, first + 1).paths

@@ -27,7 +27,13 @@ from hypothesis import given
 from other_writers import fill
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, dataset_scans, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    open_dataset,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
@@ -449,25 +455,37 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     assert not (tmp_path / "moving").exists()
 
 
-@pytest.mark.parametrize("step", ["find_files", "create_snapshot"])
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_longer_file_of_another_tool_is_described_again(tmp_path: Path, is_mixed: bool) -> None:
+    written(tmp_path)
+    adopt(tmp_path)
+    if is_mixed:
+        add(tmp_path, 4, append=True)
+    file = min(tmp_path.rglob("*.tfrecord"))
+    file.write_bytes(file.read_bytes() * 2)
+    with pytest.raises(FileChangedError, match=r"\.add_snapshot\(\) again"):
+        read_tfrecord(tmp_path)
+    before = Snapshot.open(tmp_path).records
+    assert open_dataset(tmp_path).add_snapshot().rows > before
+    assert len(read_tfrecord(tmp_path).compute()) == Snapshot.open(tmp_path).records
+
+
 def test_an_overwrite_while_index_reads_is_named_as_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path)
     adopt(tmp_path)
-    module = dataset_scans if step == "find_files" else full_scan
-    opened = open_dataset(tmp_path)
-    original = getattr(module, step)
+    opened, original = open_dataset(tmp_path), full_scan.create_snapshot
 
-    def overtaken(*arguments: Any, **keywords: Any) -> Any:
+    def overtaken(*arguments: Any) -> Any:
         monkeypatch.undo()
         add(tmp_path, 4, overwrite=True)
-        return original(*arguments, **keywords)
+        return original(*arguments)
 
-    monkeypatch.setattr(module, step, overtaken)
+    monkeypatch.setattr(full_scan, "create_snapshot", overtaken)
     with pytest.raises(
         dask_tfrecord.ConcurrentWriteError,
-        match=r"another write (was committed|replaced the files) while index read the files",
+        match="another write was committed while index read the files",
     ):
         opened.add_snapshot()
     assert numbers(tmp_path) == [4]
