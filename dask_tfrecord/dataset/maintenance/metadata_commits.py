@@ -15,7 +15,13 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
 from dask_tfrecord.dataset.snapshot.check import find_newest_files, first_lost, look_for
 from dask_tfrecord.dataset.snapshot.list_files import open_list
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
+from dask_tfrecord.dataset.snapshot.model import (
+    Snapshot,
+    find_snapshot,
+    listed_files,
+    open_version,
+    with_files,
+)
 from dask_tfrecord.dataset.snapshot.moved_files import of_version
 from dask_tfrecord.dataset.snapshot.names import (
     METADATA_DIRECTORY,
@@ -45,19 +51,6 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import is_full
 
 
-def _open_whole(store: Store, version: int | None = None) -> Snapshot:
-    """Return a version whose lists have been read. Raise the errors of `open_version`."""
-    snapshot = open_version(store, version)
-    while True:
-        try:
-            len(snapshot.file_list)
-            return snapshot
-        except LostListError:  # if an overwrite has removed the list, another version is the newest
-            known, snapshot = snapshot, open_version(store, version)
-            if snapshot.run == known.run:
-                raise
-
-
 def restore_version(store: Store, version: int) -> Snapshot:
     """Commit a new version with the files, columns and all other properties of an older version.
 
@@ -66,7 +59,7 @@ def restore_version(store: Store, version: int) -> Snapshot:
     missing, or has another size. Raise ConcurrentWriteError if another write changes the rows of the dataset
     at the same time.
     """
-    newest, older = _open_whole(store), _open_whole(store, version)
+    newest, older = (with_files(open_version, store, number) for number in (None, version))
     if version == newest.number:
         return newest
     returned = older.file_list.minus(newest.file_list)
@@ -154,7 +147,7 @@ def expire_versions(
     Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
     Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
     """
-    newest = _open_whole(store)
+    newest = with_files(open_version, store, None)
     found = FoundFiles(store, METADATA_DIRECTORY)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]

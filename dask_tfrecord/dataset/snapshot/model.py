@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     to_entries,
 )
 from dask_tfrecord.dataset.snapshot.versions import (
+    LostListError,
     find_newest,
     history,
     read_version,
@@ -42,6 +43,8 @@ from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
+
+_Found = TypeVar("_Found", bound="Snapshot | None")
 
 # `short_list` lists at most this many names.
 _MOST_COLUMNS = 12
@@ -325,6 +328,23 @@ def find_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | N
     """
     newest = find_newest(store, found)
     return None if newest is None else Snapshot(**newest)
+
+
+def with_files(find: Callable[..., _Found], *arguments: Any) -> _Found:
+    """Call `find_snapshot` or `open_version`, and read the lists of the snapshot at once.
+
+    If an overwrite removes a list after the snapshot was read, call the function again.
+    """
+    snapshot = find(*arguments)
+    while snapshot is not None:
+        try:
+            len(snapshot.file_list)
+            break
+        except LostListError:
+            known, snapshot = snapshot, find(*arguments)
+            if snapshot is not None and snapshot.run == known.run:
+                raise
+    return snapshot
 
 
 def read_snapshot(store: Store, number: int) -> Snapshot:

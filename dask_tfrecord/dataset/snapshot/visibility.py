@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, with_files
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     METADATA_DIRECTORY,
@@ -118,7 +118,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     if not (use_snapshot or runs):  # the snapshot, which may be hostile, is not needed
         return set()
     try:
-        snapshot = find_snapshot(store)
+        snapshot = with_files(find_snapshot, store)
     except TFRecordError as error:
         if use_snapshot:
             raise
@@ -237,10 +237,7 @@ def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot |
     missing, or one of its lists is.
     """
     with suppress(TFRecordError):
-        newest = find_snapshot(store, found)
-        if newest is not None:
-            len(newest.file_list)  # read the lists
-        return newest
+        return with_files(find_snapshot, store, found)
     return None
 
 

@@ -288,6 +288,36 @@ def test_an_append_reads_no_entries_of_others_and_merges_small_lists(
 
 
 @pytest.mark.usefixtures("deltas")
+@pytest.mark.parametrize(
+    "use",
+    {
+        "check": lambda dataset: dataset.check(),
+        "verify": lambda dataset: dataset.verify(),
+        "repair": lambda dataset: dataset.repair(),
+        "expire": lambda dataset: dataset.expire(versions=1),
+        "cleanup": lambda dataset: dataset.cleanup(older_than="0 s"),
+        "raw read": lambda dataset: read_tfrecord(dataset.path, use_snapshot=False),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_an_overwrite_that_removes_the_lists_of_a_version_disturbs_no_other_operation(
+    place: str, monkeypatch: pytest.MonkeyPatch, use: Any
+) -> None:
+    append_three(place)
+    dataset, opened = open_dataset(place), versions.open_lists
+
+    def overtaken(store: Any, numbers: Any) -> Any:
+        monkeypatch.setattr(versions, "open_lists", opened)
+        to_tfrecord(collection(5, npartitions=1), place, overwrite=True)
+        return opened(store, numbers)
+
+    monkeypatch.setattr(versions, "open_lists", overtaken)
+    use[1](dataset)
+    monkeypatch.undo()
+    assert values(place) in ([5], [1, 2, 3, 4])  # the operation may have read no older list
+
+
+@pytest.mark.usefixtures("deltas")
 def test_the_index_of_a_dataset_stores_all_entries(tmp_path: Path) -> None:
     append_three(tmp_path)
     open_dataset(tmp_path).add_snapshot(columnar=["n"])
