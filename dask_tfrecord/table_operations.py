@@ -39,6 +39,7 @@ class Maintenance(OpenedPath):
         """List the files once, and report how they differ from the newest version of the dataset.
 
         `check` opens no data file, and changes nothing. Call `verify` to also read the content of all files.
+        The pages of web servers state no sizes, so `check` finds no resized files there.
 
         Returns
         -------
@@ -483,8 +484,8 @@ class Maintenance(OpenedPath):
         """Remove files that no longer exist from the file list of a dataset.
 
         If something other than this library removed files of a dataset, such as `rm` or a lifecycle rule of a
-        store, reads and writes of the dataset raise. `repair` commits a version without the missing files and
-        their rows. If no file is missing, `repair` commits nothing.
+        store, reads of their rows raise. `repair` lists the files once, and commits a version without the
+        missing files and their rows. If no file is missing, `repair` commits nothing.
 
         `repair` opens no data file, and neither drops nor changes a file that exists. `repair` keeps the
         earlier versions, and the rows that other writes append while `repair` runs. If the missing files are

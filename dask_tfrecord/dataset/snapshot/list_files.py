@@ -34,9 +34,10 @@ METADATA_KEY = b"dask_tfrecord"
 # The largest size of the file of a version.
 _MOST_BYTES = (1 << 31) - 1
 
-# When several heads are read, each is read with this many bytes at the end of its file. Unless the dataset has
-# hundreds of columns, they contain the whole Parquet footer, and they are the whole file of a version with few
-# entries. A single head is read with more bytes, which are the whole file of a version with 10,000 entries.
+# When several heads are read, each is read with this many bytes at the end of its file. Unless the dataset
+# has hundreds of columns, they contain the whole Parquet footer, and they are the whole file of a version
+# with few entries. A single head is read with more bytes, which are the whole file of a version with 10,000
+# entries.
 TAIL_BYTES = 1 << 16
 _SINGLE_TAILS = 16
 
