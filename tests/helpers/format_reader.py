@@ -84,22 +84,22 @@ def snapshot(root: Path, number: int) -> tuple[list[dict[str, Any]], dict[str, A
     own, metadata = parquet_file(root, number)
     lists = []
     for version, run, count in metadata.get("lists", []):
-        rows, head = parquet_file(root, version)
-        check(version < number and head["run"].startswith(run) and len(rows) == count, "the older list")
-        check(bool(lists) == bool(head.get("lists")), "the first list")
-        lists.append((version, rows, head))
+        rows, stored = parquet_file(root, version)
+        check(version < number and stored["run"].startswith(run) and len(rows) == count, "the older list")
+        check(bool(lists) == bool(stored.get("lists")), "the first list")
+        lists.append((version, rows, stored))
     if lists and "schema" not in metadata:
         metadata |= {key: lists[0][2][key] for key in COLUMNS if key in lists[0][2]}
     files: dict[str, dict[str, Any]] = {}
-    for version, rows, head in [*lists, (number, own, metadata)]:
-        added = len(rows) - head.get("removed", 0)
+    for version, rows, stored in [*lists, (number, own, metadata)]:
+        added = len(rows) - stored.get("removed", 0)
         for row in rows[added:]:
             check(row["path"] in files, "a removed file")
             del files[row["path"]]
         for at, row in enumerate(rows[:added]):
             check(row["path"] not in files, "a path twice")
-            place = head["next_place"] - (added - at) * 1048576
-            files[row["path"]] = completed(row, head["compression"], {"place": place, "version": version})
+            place = stored["next_place"] - (added - at) * 1048576
+            files[row["path"]] = completed(row, stored["compression"], {"place": place, "version": version})
     keys = schema_of(metadata["partitioning"])[0].names if metadata.get("partitioning") else []
 
     def order(row: dict[str, Any]) -> list[Any]:
@@ -165,9 +165,11 @@ def parquet_file(root: Path, number: int) -> tuple[list[dict[str, Any]], dict[st
 def known_commits(root: Path, number: int) -> list[str]:
     """Return the ids of the runs that a version knows, the newest last."""
     versions = [*(one[0] for one in parquet_file(root, number)[1].get("lists", [])), number]
-    heads = [parquet_file(root, version)[1] for version in versions]
-    merged = ([one if isinstance(one, str) else one[0] for one in head.get("merged", [])] for head in heads)
-    return [run for head, runs in zip(heads, merged, strict=True) for run in [*runs, head["run"]]]
+    found = [parquet_file(root, version)[1] for version in versions]
+    merged = (
+        [one if isinstance(one, str) else one[0] for one in stored.get("merged", [])] for stored in found
+    )
+    return [run for stored, runs in zip(found, merged, strict=True) for run in [*runs, stored["run"]]]
 
 
 def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:

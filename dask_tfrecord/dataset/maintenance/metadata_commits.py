@@ -36,7 +36,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
     needed_lists,
     newest_number,
     oldest_version,
-    read_heads,
+    open_version_files,
     versions,
 )
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_files
@@ -203,8 +203,8 @@ def _commit_expiry(
         if grace:
             error.add_note('expire(grace="0 s") first removes the files of the versions that expire')
             raise
-    heads = read_heads(store, [number for number in versions(store) if number >= oldest])
-    store.remove(store.join(snapshot_path(one)) for one in {*expired} - needed_lists(heads.values()))
+    files = open_version_files(store, [number for number in versions(store) if number >= oldest])
+    store.remove(store.join(snapshot_path(one)) for one in {*expired} - needed_lists(files.values()))
     free()
     return attempt()
 
@@ -230,8 +230,8 @@ def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
     states: list[int] = []
     for end in range(len(stored), 0, -_BATCH):
         batch = stored[max(end - _BATCH, 0) : end]
-        heads = read_heads(store, batch)  # an overwrite may have removed a version
-        states += [one for one in reversed(batch) if one in heads and heads[one].head.mode != "expire"]
+        files = open_version_files(store, batch)  # an overwrite may have removed a version
+        states += [one for one in reversed(batch) if one in files and files[one].metadata.mode != "expire"]
         if len(states) >= count:
             return states[:count]
     return stored[:1]
@@ -320,15 +320,15 @@ def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneede
     times = creation_times(store, numbers, found)
     try:
         first = max((number for number in numbers if times[number] <= before), default=0)
-        oldest = open_list(store, first).head.oldest if first else 0
+        oldest = open_list(store, first).metadata.oldest if first else 0
         if not len(kept) and oldest <= min(numbers):
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        heads = read_heads(store, sorted(needed))
-        if len(heads) < len(needed):  # a concurrent overwrite has removed a version
+        files = open_version_files(store, sorted(needed))
+        if len(files) < len(needed):  # a concurrent overwrite has removed a version
             return nothing
-        lists = needed_lists(heads.values())
+        lists = needed_lists(files.values())
         listed = listed_by(store, sorted(needed)) if len(kept) or beside else set()
     except (FileNotFoundError, LostListError) as error:
         if isinstance(error, LostListError) and newest_number(store) == numbers[-1]:

@@ -1,8 +1,8 @@
-"""Read and encode the Parquet files of versions: each has a list of entries, and a head as JSON metadata.
+"""Read and encode the Parquet files of versions: each has a list of entries, and JSON metadata.
 
-A reader needs the end of a file for its head, and reads only the row groups and the columns of the list that
-it needs. The content of the files is untrusted, and is checked when it is read. `metadata` defines the keys
-of the head, and docs/format.md specifies the files.
+A reader needs the end of a file for its metadata, and reads only the row groups and the columns of the list
+that it needs. The content of the files is untrusted, and is checked when it is read. The module `metadata`
+defines the keys of the metadata, and docs/format.md specifies the files.
 """
 
 import json
@@ -18,7 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows, Prune
-from dask_tfrecord.dataset.snapshot.metadata import FORMAT_VERSION, Head, parse_head, strict_json
+from dask_tfrecord.dataset.snapshot.metadata import (
+    FORMAT_VERSION,
+    VersionMetadata,
+    parse_metadata,
+    strict_json,
+)
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import check, from_stored, invalid_snapshot, to_stored
 from dask_tfrecord.errors import TFRecordError
@@ -34,10 +39,9 @@ METADATA_KEY = b"dask_tfrecord"
 # The largest size of the file of a version.
 _MOST_BYTES = (1 << 31) - 1
 
-# When several heads are read, each is read with this many bytes at the end of its file. Unless the dataset
-# has hundreds of columns, they contain the whole Parquet footer, and they are the whole file of a version
-# with few entries. A single head is read with more bytes, which are the whole file of a version with 10,000
-# entries.
+# If several files are opened, this many bytes at the end of each are read. Unless the dataset has hundreds of
+# columns, they contain the whole Parquet footer, and they are the whole file of a version with few entries.
+# More bytes of a single file are read, which are the whole file of a version with 10,000 entries.
 TAIL_BYTES = 1 << 16
 _SINGLE_TAILS = 16
 
@@ -62,14 +66,14 @@ _INVALID = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ListFile:
-    """The Parquet file of a version. Its head has been read, and its list is read when it is needed.
+    """The Parquet file of a version. Its metadata has been read, and its list is read when it is needed.
 
     ``data`` contains the whole file, or its end if ``is_whole`` is False.
     """
 
     store: Store
     number: int
-    head: Head
+    metadata: VersionMetadata
     footer: pq.FileMetaData
     data: bytes
     is_whole: bool
@@ -81,9 +85,9 @@ class ListFile:
     @property
     def commits(self) -> tuple[CommitId, ...]:
         """The commits whose changes the list contains, the newest last."""
-        first = self.number - len(self.head.merged)
-        merged = (CommitId(number, *one) for number, one in enumerate(self.head.merged, first))
-        return *merged, CommitId(self.number, self.head.run, self.head.write_id)
+        first = self.number - len(self.metadata.merged)
+        merged = (CommitId(number, *one) for number, one in enumerate(self.metadata.merged, first))
+        return *merged, CommitId(self.number, self.metadata.run, self.metadata.write_id)
 
     @property
     def rows(self) -> int:
@@ -102,10 +106,10 @@ class ListFile:
         If ``names`` is given, read only the statistics of these columns. If ``prune`` is given, read only the
         row groups that it chooses, and all removed paths. Raise TFRecordError if the file is damaged.
         """
-        head, footer = self.head, self.footer
+        metadata, footer = self.metadata, self.footer
         try:
             groups = [*range(footer.num_row_groups)]
-            added = self.rows - head.removed
+            added = self.rows - metadata.removed
             if prune is not None and len(groups) > 1:
                 ends = np.cumsum([footer.row_group(at).num_rows for at in groups])
                 summary = _summary(footer, schema, partitioning)
@@ -117,9 +121,9 @@ class ListFile:
                 schema,
                 partitioning,
                 self.number,
-                codec=head.compression or "none",
-                start=head.first_place(self.rows),
-                removed=head.removed,
+                codec=metadata.compression or "none",
+                start=metadata.first_place(self.rows),
+                removed=metadata.removed,
                 names=names,
             )
         except _INVALID as error:
@@ -178,7 +182,7 @@ def _spans(
 
 
 def open_list(store: Store, number: int) -> ListFile:
-    """Read the head of a version. Raise FileNotFoundError if the file of the version does not exist."""
+    """Open the file of a version. Raise FileNotFoundError if it does not exist."""
     [found] = open_lists(store, [number])
     if isinstance(found, Exception):
         raise found
@@ -186,7 +190,7 @@ def open_list(store: Store, number: int) -> ListFile:
 
 
 def open_lists(store: Store, numbers: Sequence[int]) -> list[ListFile | Exception]:
-    """Read the heads of several versions at once. In the result, the exception that `open_list` would raise
+    """Open the files of several versions at once. In the result, the exception that `open_list` would raise
     stands for a version that cannot be read.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
@@ -214,20 +218,20 @@ def _opened(store: Store, number: int, tail: bytes | Exception, size: int) -> Li
 def opened(store: Store, number: int, data: bytes, *, is_whole: bool = True) -> ListFile:
     """Parse the untrusted content of a version's file, or its end. Raise TFRecordError if it is damaged."""
     try:
-        head, footer = (_parsed if is_whole and len(data) < TAIL_BYTES else _parse)(data, number)
+        metadata, footer = (_parsed if is_whole and len(data) < TAIL_BYTES else _parse)(data, number)
     except _INVALID as error:
         path = store.public(store.join(snapshot_path(number)))
         if isinstance(error, TFRecordError) and error.problem.startswith("the snapshot has format"):
             raise error.replaced(path=path) from None
         raise invalid_snapshot(error, path) from error
-    return ListFile(store, number, head, footer, data, is_whole)
+    return ListFile(store, number, metadata, footer, data, is_whole)
 
 
 def _footer_bytes(data: bytes) -> int:
     return int.from_bytes(data[-8:-4], "little") + 8
 
 
-def _parse(data: bytes, number: int) -> tuple[Head, pq.FileMetaData]:
+def _parse(data: bytes, number: int) -> tuple[VersionMetadata, pq.FileMetaData]:
     footer = open_parquet(data).metadata
     metadata = strict_json((footer.metadata or {})[METADATA_KEY])
     version = metadata["format_version"]
@@ -237,10 +241,10 @@ def _parse(data: bytes, number: int) -> tuple[Head, pq.FileMetaData]:
             f"this library reads format version {FORMAT_VERSION}",
             "use the version of dask-tfrecord that wrote the dataset, or a newer one",
         )
-    return parse_head(metadata, number, footer.num_rows), footer
+    return parse_metadata(metadata, number, footer.num_rows), footer
 
 
-# The heads of small files are cached, because programs often open a dataset again.
+# The metadata of small files is cached, because programs often open a dataset again.
 _parsed = lru_cache(maxsize=64)(_parse)
 
 

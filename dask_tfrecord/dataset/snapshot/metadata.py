@@ -1,4 +1,4 @@
-"""Convert the JSON metadata of a version, its head, to Python values and back.
+"""Convert the JSON metadata of a version to Python values and back.
 
 docs/format.md specifies the keys. The metadata is untrusted, and is checked when it is parsed.
 """
@@ -58,8 +58,8 @@ class ListName(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Head:
-    """The head of a version.
+class VersionMetadata:
+    """The metadata of a version.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Head:
         return self.next_place - PLACE_STEP * (rows - self.removed)
 
 
-def parse_head(metadata: Mapping[str, Any], number: int, rows: int) -> Head:
+def parse_metadata(metadata: Mapping[str, Any], number: int, rows: int) -> VersionMetadata:
     """Parse and check the metadata of version ``number``, whose own list has ``rows`` rows.
 
     Raise AttributeError, KeyError, TypeError or ValueError if the metadata does not describe a version.
@@ -132,7 +132,7 @@ def parse_head(metadata: Mapping[str, Any], number: int, rows: int) -> Head:
     removed = _count(metadata, "removed") if "removed" in metadata else 0
     check(removed <= rows, "it removes more files than it has rows")
     check(bool(lists) or not removed, "it removes files, but has no older lists")
-    return Head(
+    return VersionMetadata(
         _run_id(run),
         library,
         mode if isinstance(mode, str) else "",
@@ -214,7 +214,7 @@ def dump_columns(fields: Mapping[str, Any]) -> dict[str, Any]:
     return metadata | {name: value for name, value in others.items() if value or value == ()}
 
 
-def dump_head(
+def dump_metadata(
     fields: Mapping[str, Any],
     lists: Sequence[ListName],
     next_place: int,
@@ -223,7 +223,7 @@ def dump_head(
 ) -> dict[str, Any]:
     """Convert the fields of a snapshot to metadata, without those of `dump_columns`.
 
-    The other arguments are the attributes of `Head` with these names.
+    The other arguments are the attributes of `VersionMetadata` with these names.
     """
     names = ("run", "library", "compression")
     metadata = {"format_version": FORMAT_VERSION, **{name: fields[name] for name in names}}

@@ -1,7 +1,8 @@
 """Find the versions of a dataset, read them, and encode new versions.
 
 A version consists of its own list of entries and of older lists (see `entry_log`), each in the Parquet file
-of the version that stored it. The head of a version is read at once, its lists when they are first needed.
+of the version that stored it. The metadata of a version is read at once, and its lists when they are first
+needed.
 """
 
 import re
@@ -23,7 +24,7 @@ from dask_tfrecord.dataset.snapshot.metadata import (
     KNOWN_COMMITS,
     ListName,
     dump_columns,
-    dump_head,
+    dump_metadata,
 )
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import check, from_entries, invalid_snapshot, listed_paths
@@ -159,7 +160,7 @@ class _Lists:
         return self.store.public(self.store.join(snapshot_path(number)))
 
     def first(self) -> ListFile:
-        """Open only the first list, whose head describes the columns of the version."""
+        """Open only the first list, whose metadata describes the columns of the version."""
         name = self.names[0]
         if name.number not in self._found:
             self._found[name.number] = self._checked(name, *open_lists(self.store, [name.number]))
@@ -172,9 +173,9 @@ class _Lists:
             raise self._removed(path) or _lost(f"{problem} missing", path) from None
         if isinstance(file, Exception):
             raise file
-        if ListName.of(name.number, file.head.run, file.rows) != name:
+        if ListName.of(name.number, file.metadata.run, file.rows) != name:
             raise self._removed(path) or _lost(f"{problem} another one", path)
-        if file.head.lists if name is self.names[0] else file.head.lists[:1] != self.names[:1]:
+        if file.metadata.lists if name is self.names[0] else file.metadata.lists[:1] != self.names[:1]:
             raise _lost(f"{problem} the list of another dataset", path)
         return file
 
@@ -218,11 +219,11 @@ class _List:
 
     @property
     def removed(self) -> int:
-        return self.file.head.removed
+        return self.file.metadata.removed
 
     @property
     def next_place(self) -> int:
-        return self.file.head.next_place
+        return self.file.metadata.next_place
 
     @property
     def commits(self) -> tuple[CommitId, ...]:
@@ -259,24 +260,24 @@ def read_version(store: Store, number: int) -> dict[str, Any]:
 
 def assemble(own: ListFile, siblings: _Lists | None = None) -> dict[str, Any]:
     """Return the fields of the snapshot whose own list is ``own``."""
-    head = own.head
-    siblings = siblings or _Lists(own.store, head.lists, own.number)
-    columns = head.columns
+    metadata = own.metadata
+    siblings = siblings or _Lists(own.store, metadata.lists, own.number)
+    columns = metadata.columns
     if columns is None:
-        columns = siblings.first().head.columns
+        columns = siblings.first().metadata.columns
         if columns is None:
             raise _lost("later versions need its columns, and it has none", siblings.first().path)
     schema, partitioning = columns["schema"], columns["partitioning"]
-    lists = [_List(name, siblings, schema, partitioning) for name in head.lists]
-    newest = _List(ListName.of(own.number, head.run, own.rows), siblings, schema, partitioning)
+    lists = [_List(name, siblings, schema, partitioning) for name in metadata.lists]
+    newest = _List(ListName.of(own.number, metadata.run, own.rows), siblings, schema, partitioning)
     vars(newest)["file"] = own
     names = ("run", "library", "mode", "details", "created", "oldest", "compression", "write_id")
     return {
         **columns,
         "custom_metadata": {**columns["custom_metadata"]},  # callers may change the dict, so copy it
-        **{name: getattr(head, name) for name in names},
+        **{name: getattr(metadata, name) for name in names},
         "number": own.number,
-        "log": EntryLog(from_entries([], schema, partitioning), (*lists, newest), known=head.totals),
+        "log": EntryLog(from_entries([], schema, partitioning), (*lists, newest), known=metadata.totals),
     }
 
 
@@ -293,9 +294,9 @@ def encode(store: Store, fields: Mapping[str, Any]) -> tuple[bytes, EntryLog]:
     taken = [one for one in fields["before"] if one.number not in {name.number for name in names}]
     commits = [(commit.run, commit.write_id) for one in taken for commit in one.commits]
     merged = commits[1 - KNOWN_COMMITS :]
-    metadata = dump_head(fields, names, log.next_place, len(own.removed), merged)
+    metadata = dump_metadata(fields, names, log.next_place, len(own.removed), merged)
     columns = dump_columns(fields)
-    if not kept or not kept[0].file.head.has_columns(columns):
+    if not kept or not kept[0].file.metadata.has_columns(columns):
         metadata |= columns
     schema, partitioning = fields["schema"], fields["partitioning"]
     data = list_files.encode(metadata, own, schema, partitioning, number)
@@ -356,8 +357,8 @@ def listed_by(store: Store, numbers: Iterable[int]) -> set[str]:
     return listed
 
 
-def read_heads(store: Store, numbers: Sequence[int]) -> dict[int, ListFile]:
-    """Read the heads of versions. The result does not include versions that do not exist.
+def open_version_files(store: Store, numbers: Sequence[int]) -> dict[int, ListFile]:
+    """Read the files of versions. The result does not include versions that do not exist.
 
     Raise TFRecordError if a version is damaged.
     """
@@ -368,9 +369,9 @@ def read_heads(store: Store, numbers: Sequence[int]) -> dict[int, ListFile]:
     return {number: one for number, one in found.items() if isinstance(one, ListFile)}
 
 
-def needed_lists(heads: Iterable[ListFile]) -> set[int]:
+def needed_lists(files: Iterable[ListFile]) -> set[int]:
     """Return the versions whose lists are a part of the given versions."""
-    return {name.number for one in heads for name in one.head.lists}
+    return {name.number for one in files for name in one.metadata.lists}
 
 
 _HISTORY = pa.schema(
@@ -392,10 +393,10 @@ _HISTORY = pa.schema(
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
     """Return the table that `Dataset.history` documents, without versions that no longer exist."""
     rows = []
-    for number, one in read_heads(store, numbers).items():
-        head = one.head
-        told = (head.created, head.mode or None, head.details or None)
-        rows.append((number, *told, *head.totals, head.run, head.write_id, head.library))
+    for number, one in open_version_files(store, numbers).items():
+        metadata = one.metadata
+        told = (metadata.created, metadata.mode or None, metadata.details or None)
+        rows.append((number, *told, *metadata.totals, metadata.run, metadata.write_id, metadata.library))
     columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
     table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)
     frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)

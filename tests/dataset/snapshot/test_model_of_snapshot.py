@@ -44,7 +44,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.list_files import opened
-from dask_tfrecord.dataset.snapshot.metadata import ListName, dump_columns, dump_head
+from dask_tfrecord.dataset.snapshot.metadata import ListName, dump_columns, dump_metadata
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, encode
@@ -122,8 +122,8 @@ def test_the_page_of_the_format_lists_the_keys_that_are_stored() -> None:
         "created": datetime.now(WARSAW),
     }
     fields = {**vars(SNAPSHOT), **filled, "columns_name": "x", "write_id": "job 1", "details": "1 rows"}
-    head = dump_head(fields, [ListName(1, "0" * 8, 2)], 1, 1, [(RUN, None)])
-    assert described == {*head, *dump_columns(fields)}
+    metadata = dump_metadata(fields, [ListName(1, "0" * 8, 2)], 1, 1, [(RUN, None)])
+    assert described == {*metadata, *dump_columns(fields)}
 
 
 def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
