@@ -13,7 +13,7 @@ from dask_tfrecord.dataset.read import discovery
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.write.destination import destination, refuse_inside_dataset, refuse_other_files
-from dask_tfrecord.errors import SKIP_DAMAGE, Call, CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import SKIP_DAMAGE, Call, CorruptRecordError, FileRemovedError, TFRecordError
 from dask_tfrecord.files.damage import check_quarantine_path
 from dask_tfrecord.files.storage.listing import as_paths, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
@@ -72,7 +72,15 @@ class OpenedPath:
     def plan(self, **how: Any) -> ReadPlan:
         """Plan a read of the opened path. ``how`` contains keywords that divide the rows into partitions."""
         request = read_request(self._names, **{**self._keywords, **how})
-        return discovery.plan(self._opened(request), request, _each(self._path)).with_origin_columns()
+        is_new = vars(self)["_found"] is None
+        try:
+            found = discovery.plan(self._opened(request), request, _each(self._path))
+        except FileRemovedError:
+            if not is_new:
+                raise
+            vars(self)["_found"] = None  # an overwrite has removed the version that was just opened
+            found = discovery.plan(self._opened(request), request, _each(self._path))
+        return found.with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
         """Return the schema of ``columns`` in the given order. By default, use the columns that were

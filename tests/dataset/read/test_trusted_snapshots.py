@@ -21,6 +21,7 @@ from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.query.predicates import Outcomes
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot import check
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -185,6 +186,19 @@ def test_a_stale_plan_that_has_read_no_list_says_that_its_version_is_gone(
         with pytest.raises(FileChangedError, match=r"version 3 of .* overwritten .*read the dataset again"):
             use()
     assert (len(ddf), dataset.num_rows) == (56, 56)  # from the head of the planned version
+
+
+def test_an_overwrite_during_a_plan_is_read(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(written)
+    original = Snapshot.files_for
+
+    def overtaken(snapshot: Snapshot, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        overwrite(written)
+        return original(snapshot, *arguments)
+
+    monkeypatch.setattr(Snapshot, "files_for", overtaken)
+    assert len(read_tfrecord(written, filters=[("n", ">=", 1)]).compute()) == 2
 
 
 def test_a_plan_that_has_read_no_list_is_read_in_the_grace_period(written: str) -> None:
