@@ -30,12 +30,16 @@ QUERIES_PER_DATASET = 30
 
 
 def computed(found: Any, how: str) -> Any:
-    """Compute a collection: optimized, not fused, or not optimized."""
+    """Compute a collection: optimized, with separate partitions, not fused, or not optimized."""
     if not dask.is_dask_collection(found):
         return found
     if how == "not fused":
         return found.compute(fuse=False)
     if how == "optimised":
+        return found.compute()
+    if how == "by partition" and isinstance(found, dd.DataFrame | dd.Series):
+        return methods.concat(dask.compute(*found.to_delayed()))
+    if how == "by partition":
         return found.compute()
     lowered = found.expr.lower_completely()
     parts = dask.get(lowered.__dask_graph__(), lowered.__dask_keys__())
@@ -108,7 +112,10 @@ class Case:
     def check(self, whole: list[pd.DataFrame]) -> str:
         """Run the case; AssertionError for wrong rows. ``whole`` holds the partitions of a plain read."""
         d, parts = self._source(whole)
-        query, how = self.queries.query(), self.rng.choice(["optimised", "optimised", "not fused", "plain"])
+        query, how = (
+            self.queries.query(),
+            self.rng.choice(["optimised", "by partition", "not fused", "plain"]),
+        )
         case = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {how}, {self.options}, "
         case += f"partitions {self.partitions}: {query}"
         expected = outcome(query, methods.concat(parts), methods.concat(whole))

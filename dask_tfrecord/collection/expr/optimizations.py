@@ -17,6 +17,9 @@ expression graph.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`). Partitions whose rows all fail the predicate,
   according to the values of partition columns, then need no task.
+- Leaving out the tasks of such partitions is also legal without fusing, if the whole graph is computed row by
+  row from reads of the same rows, up to a write if there is one (`Decision.leaves_out`). Without a write, the
+  collection keeps all its partitions (`NeededPartitions`).
 
 The module uses these private names of Dask, which were checked with Dask 2025.5.1 to 2026.8: the expression
 classes imported below, `_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of
@@ -133,6 +136,14 @@ def _column(expr: Any, read_type: type[Any]) -> Field:
 # read complete files, so fusing must leave enough tasks for all cores.
 MIN_FUSED_TASKS = 64
 
+# Expressions that compute each row from one row of each input.
+ROWWISE: TypeAlias = Elemwise | Filter | Loc
+
+
+class RowSink(Expr):
+    """Base class of expressions that end a graph, and that need no partitions without rows."""
+
+
 # Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
 _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
@@ -149,12 +160,14 @@ class Decision(NamedTuple):
     ``predicate`` is None if the consumers need all rows. Otherwise, the predicate is true for every row that
     a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
     ``skips_rows`` is True if the read may leave out individual rows for which the predicate is false, which
-    requires that no other read returns the same rows.
+    requires that no other read returns the same rows. ``leaves_out`` is True if partitions without rows for
+    which the predicate is true need no tasks, because the whole graph is computed row by row.
     """
 
     predicate: Predicate | None
     ignores_partitions: bool
     skips_rows: bool
+    leaves_out: bool
 
 
 def decision(read: Expr, dependents: Any) -> Decision:
@@ -168,7 +181,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
     [decisions] = dependents[_DECISIONS]
-    return decisions.get(read._name) or Decision(read.predicate, read.ignores_partitions, read.skips_rows)
+    return decisions.get(read._name) or Decision(*map(read.operand, Decision._fields))
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
@@ -196,6 +209,7 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
             ),
             common[name] is not None
             and not any(other is not read and _reads_same_rows(other, read) for other in reads.values()),
+            common[name] is not None and not read._has_divisions and _is_all_rowwise(read, consumers),
         )
         for name, read in reads.items()
     }
@@ -231,6 +245,22 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
             elif not _takes_all_partitions(consumer):
                 return False
     return True
+
+
+def _is_all_rowwise(read: Expr, consumers: Consumers) -> bool:
+    """Return True if a graph consists of reads of the same rows as ``read``, of expressions that compute each
+    row from one row of each input, and possibly of a `RowSink`.
+    """
+    exprs = (expr for by_name in consumers.values() for expr in by_name.values())
+    return all(
+        isinstance(expr, ROWWISE | RowSink)
+        and not isinstance(expr, ResetIndex)
+        and all(
+            isinstance(child, ROWWISE) or (isinstance(child, type(read)) and _reads_same_rows(child, read))
+            for child in expr.dependencies()
+        )
+        for expr in exprs
+    )
 
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:

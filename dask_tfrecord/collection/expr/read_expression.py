@@ -6,6 +6,8 @@ The module `optimizations` decides how the optimizer may change the read express
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from dask._task_spec import Task
 from dask.dataframe.dask_expr import new_collection
@@ -24,6 +26,7 @@ from dask.dataframe.dask_expr.io import BlockwiseIO
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.typing import Key
 
+from dask_tfrecord.collection.expr.needed_partitions import NeededPartitions, Origin
 from dask_tfrecord.collection.expr.optimizations import decision, partitions_per_task
 from dask_tfrecord.collection.expr.read_tasks import Reader, ReadTask
 from dask_tfrecord.collection.frames import arrow_to_pandas
@@ -63,7 +66,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     The read skips files and blocks in which no row can meet ``predicate``, but does not filter the rows that
     it reads. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions, so that
     one task may read several partitions. ``skips_rows`` is True if the read may leave out individual rows for
-    which the predicate is false.
+    which the predicate is false. ``leaves_out`` is True if partitions without rows for which the predicate is
+    true need no task.
     """
 
     _defaults: ClassVar = {
@@ -72,6 +76,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         "predicate": None,
         "ignores_partitions": False,
         "skips_rows": False,
+        "leaves_out": False,
         "dtypes": None,
         "index": (),
         "known_divisions": None,
@@ -190,7 +195,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         if isinstance(parent, Len) and count is not None and self.operand("_partitions") is None:
             return Literal(count)  # before anything lists the files
         decided = decision(self, dependents)
-        if decided != (self.predicate, self.ignores_partitions, self.skips_rows):
+        if decided != tuple(map(self.operand, decided._fields)):
             return parent.substitute(self, self.substitute_parameters(decided._asdict()))
         if isinstance(parent, Lengths | Len):
             return self._count(parent)
@@ -218,27 +223,55 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
 
     @cached_property
-    def needed(self) -> Sequence[int]:
-        """The partitions that tasks read after fusing.
+    def _has_rows(self) -> npt.NDArray[np.bool_]:
+        """For each partition, True if the partition can have rows that pass ``predicate``."""
+        if self.predicate is None:
+            return np.ones(self.npartitions, bool)
+        has_task, keys = self.dataset.has_task(self.predicate), self.dataset.keys
+        if keys is not None:
+            has_task = np.array([has_task[one.start : one.stop].any() for one in keys])
+        return np.asarray(has_task[np.asarray(self._partitions)])
 
-        Partitions without rows that can pass ``predicate`` are left out, but one partition always remains.
+    @cached_property
+    def needed(self) -> Sequence[int]:
+        """The partitions that tasks read after fusing, or after leaving out partitions.
+
+        Partitions without rows that can pass ``predicate`` are left out. If partitions are not fused, one of
+        these partitions remains. At least one partition always remains.
         """
-        needed = self._partitions
-        if self.predicate is not None:
-            has_task = self.dataset.has_task(self.predicate)
-            if not has_task.all():
-                needed = [one for one in needed if has_task[self._numbers(one)].any()] or needed[:1]
-        return needed
+        return (
+            self._partitions if self._has_rows.all() else [self._partitions[at] for at in self._kept.tolist()]
+        )
 
     @property
     def step(self) -> int:
         """The number of partitions that each task reads after fusing."""
-        return partitions_per_task(self._schema, self.dataset.schema, len(self.needed))
+        return (
+            partitions_per_task(self._schema, self.dataset.schema, len(self.needed)) if self._is_fused else 1
+        )
+
+    @cached_property
+    def _kept(self) -> npt.NDArray[np.int64]:
+        """The positions of the partitions that are not left out."""
+        kept = self._has_rows.copy()
+        if not (self._is_fused and kept.any()):
+            kept[self._empty] = True
+        return np.flatnonzero(kept)
+
+    @property
+    def _empty(self) -> int:
+        """The position of the first partition without rows that can pass ``predicate``, or 0."""
+        return int(self._has_rows.argmin())
+
+    @property
+    def _is_fused(self) -> bool:
+        is_fused: bool = self.ignores_partitions and not self._has_divisions
+        return is_fused
 
     @cached_property
     def _fusion_compression_factor(self) -> float:
         """The number of tasks after fusing, divided by the number of partitions: at most 1."""
-        if not self.ignores_partitions or self._has_divisions:
+        if not self._is_fused:
             return 1
         return -(-len(self.needed) // self.step) / len(self._partitions)
 
@@ -247,9 +280,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return super()._lower()
 
     def _tune_up(self, parent: Expr) -> Expr | None:
-        if self._fusion_compression_factor >= 1:
+        if self._fusion_compression_factor < 1:
+            return parent.substitute(self, FusedReads(self))
+        if not self.operand("leaves_out") or len(self._kept) == self.npartitions:
             return None
-        return parent.substitute(self, FusedReads(self))
+        origin = Origin(self, self._kept, self._empty)
+        return parent.substitute(self, NeededPartitions(FusedReads(self), origin))
 
 
 def planned_reads(expr: Expr) -> list[PlannedRead]:

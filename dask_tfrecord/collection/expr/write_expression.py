@@ -14,6 +14,7 @@ from dask.typing import Key
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.expr import lineage
+from dask_tfrecord.collection.expr.optimizations import RowSink
 from dask_tfrecord.collection.frames import pandas_to_arrow
 from dask_tfrecord.collection.frames.pandas_to_arrow import index_levels
 from dask_tfrecord.collection.frames.schema_plan import (
@@ -145,7 +146,7 @@ class _Step(Expr):
         return (None, None)
 
 
-class WriteTFRecord(_Step):
+class WriteTFRecord(_Step, RowSink):
     """A complete write, before Dask lowers it to steps. The expression has one partition, whose result is the
     `Commit`.
     """
