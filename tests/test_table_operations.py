@@ -384,7 +384,7 @@ def test_the_files_of_expired_versions_stay_for_the_grace_period(place: str) -> 
         [],
         2,
     ]  # the files of partition a
-    with pytest.raises(FileNotFoundError, match=r"has expired or was overwritten.* has version 3, 4, 5"):
+    with pytest.raises(FileNotFoundError, match=r"has expired or was overwritten.* has versions 3, 4, 5"):
         planned.compute()
     assert [rows(place, version=number) for number in (3, 4, 5)] == [[3, 5], [5], [5]]
     assert [*open_dataset(place).expire(versions=1, grace="0s").details.values()][:2] == [[3], 1]

@@ -19,12 +19,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE, EntryLog, between_places, is_in
-from dask_tfrecord.dataset.snapshot.model import (
-    Snapshot,
-    listed_files,
-    no_snapshot,
-    open_version,
-)
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
     EXPORTS,
