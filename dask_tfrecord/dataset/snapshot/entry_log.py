@@ -137,7 +137,10 @@ class EntryLog:
         lists = [one.content for one in self.lists]
         if self.has_change:
             lists.append(ListRows(self._placed, self.removed))
-        return all_files(lists)
+        files = all_files(lists)
+        if self.known is not None and Totals.of(files) != self.known:
+            raise ValueError("its totals are not those of its files")
+        return files
 
     def read(self, names: Collection[str], prune: Prune) -> FileList:
         """Read the entries that a query needs, in the order of the version.

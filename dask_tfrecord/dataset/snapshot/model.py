@@ -157,8 +157,9 @@ class Snapshot:
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
         """The data files as `FileEntry` objects, made from `file_list`."""
+        files = self.file_list
         try:
-            return to_entries(self.file_list, self.schema, self.partitioning)
+            return to_entries(files, self.schema, self.partitioning)
         except (
             pa.ArrowException,
             OverflowError,

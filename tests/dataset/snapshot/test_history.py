@@ -451,7 +451,9 @@ def rewrite(root: Path, number: int, paths: list[str], **changes: Any) -> None:
 @pytest.mark.usefixtures("deltas")
 def test_removed_files_are_checked(tmp_path: Path) -> None:
     append_three(tmp_path)
-    a, b, c = (file.path for file in Snapshot.open(tmp_path, 2).files)
+    listed = Snapshot.open(tmp_path, 2).files
+    a, b, c = (file.path for file in listed)
+    total = sum(file.bytes for file in listed)
     rewrite(tmp_path, 3, [c, a], removed=1, records=2)
     with pytest.raises(TFRecordError, match=r"00000003.parquet: .*several files have the same path"):
         read_tfrecord(tmp_path)
@@ -459,6 +461,7 @@ def test_removed_files_are_checked(tmp_path: Path) -> None:
         ([a, "unknown"], 1, "several files have the same path|is removed, but not listed"),
         (["unknown"], 1, "the file b?'unknown' is removed, but not listed"),
         ([a, a], 2, "removed twice"),
+        ([a], 1, "totals are not those of its files"),
         ([a], 2, "removes more files than it has rows"),
         ([a], -1, "removed is not a count"),
         ([a], True, "removed is not a count"),
@@ -466,9 +469,9 @@ def test_removed_files_are_checked(tmp_path: Path) -> None:
         rewrite(tmp_path, 3, paths, removed=removed)
         with pytest.raises(TFRecordError, match=rf"00000003.parquet: not a valid snapshot .*({problem})"):
             read_tfrecord(tmp_path)
-    rewrite(tmp_path, 3, [a, c], removed=2, files=1, records=1)
+    rewrite(tmp_path, 3, [a, c], removed=2, files=1, records=1, bytes=listed[1].bytes)
     assert [file.path for file in Snapshot.open(tmp_path).files] == [b]
-    rewrite(tmp_path, 3, [a, a], removed=1, files=3, records=3)  # an entry is replaced
+    rewrite(tmp_path, 3, [a, a], removed=1, files=3, records=3, bytes=total)  # an entry is replaced
     assert [file.path for file in Snapshot.open(tmp_path).files] == [b, c, a]
     rewrite(tmp_path, 3, [a], removed=1, lists=[])
     with pytest.raises(TFRecordError, match="it removes files, but has no older lists"):
