@@ -299,13 +299,17 @@ class _Replacement(Operation):
 
 
 def planned_rows(newest: Snapshot | None, *, by_partition: bool = False) -> dict[str, int]:
-    """Return how many rows a planned write replaces in each partition directory.
+    """Return how many rows a planned write replaces in each partition directory that has rows.
 
     If ``by_partition`` is False, the only key is "", which stands for all rows.
     """
     if newest is None:
         return {}
-    return _count_rows(newest.file_list, newest.partitioning if by_partition else ())
+    counts: Counter[str] = Counter()
+    names = partition_directories(newest.file_list, newest.partitioning if by_partition else ())
+    for name, records in zip(names, newest.file_list["records"].to_pylist(), strict=True):
+        counts[name] += records
+    return dict(+counts)  # the unary plus of the Counter drops directories without records
 
 
 @dataclass(frozen=True)
@@ -594,15 +598,6 @@ def partition_directories(rows: FileList, partitioning: Sequence[Field]) -> list
     directory name for the same partition values.
     """
     return hive.directories(rows.partition_columns) if partitioning else [""] * len(rows)
-
-
-def _count_rows(rows: FileList, partitioning: Sequence[Field]) -> dict[str, int]:
-    """Count the records in each partition directory. Leave out directories without records."""
-    counts: Counter[str] = Counter()
-    names = partition_directories(rows, partitioning)
-    for name, records in zip(names, rows["records"].to_pylist(), strict=True):
-        counts[name] += records
-    return dict(+counts)  # the unary plus of the Counter drops directories without records
 
 
 def _with_groups(
