@@ -245,7 +245,9 @@ def _discover_by_snapshot(
         columns_name=snapshot.columns_name,
         version=snapshot.number,
     )
-    if requested.hive_types:  # list the files, because their partition values may not fit these types
+    stored = {item.name: item.type for item in snapshot.partitioning}
+    is_other = any(stored.get(item.name, item.type) != item.type for item in schema.fields)
+    if requested.hive_types or is_other:  # list the files, because their values may not fit these types
         len(found.files)
     return found if request.split is None else _of_splits(found, snapshot, request)
 
