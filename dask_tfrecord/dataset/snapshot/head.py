@@ -176,8 +176,10 @@ class Head:
         return False
 
     def succeeds(self, earlier: "Head") -> bool:
-        """Return False if the directory was replaced by another dataset after ``earlier`` was read."""
-        if self.number < earlier.number:
+        """Return False if the directory was replaced by another dataset after ``earlier`` was read, or if a
+        newer version is damaged.
+        """
+        if self.number < earlier.number or (self.snapshot is None and self.number > earlier.number):
             return False
         runs = {past.number: past.run for past in self._commits}
         return not earlier.run or runs.get(earlier.number, earlier.run) == earlier.run

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, Prune, StoredList
@@ -35,8 +36,8 @@ from dask_tfrecord.dataset.snapshot.versions import (
     versions,
 )
 from dask_tfrecord.errors import NotFoundError, TFRecordError
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.entry import COLUMN_FILE, FileEntry
+from dask_tfrecord.files.storage.file_list import FileList, encoded_paths
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
@@ -287,6 +288,18 @@ def html_table(facts: Mapping[str, str]) -> str:
 def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
     """Return the paths, relative to the root, of the data files and column files that a snapshot lists."""
     return frozenset(listed_paths(snapshot.file_list)) if snapshot else frozenset()
+
+
+def listed_among(snapshot: Snapshot | None, paths: Sequence[str]) -> frozenset[str]:
+    """Return those of ``paths`` that a snapshot lists, as `listed_files` does."""
+    if snapshot is None or not paths:
+        return frozenset()
+    files, wanted = snapshot.file_list, encoded_paths(paths)
+    is_wanted = pc.is_in(files["path"], wanted)
+    if COLUMN_FILE in files:
+        beside = pc.struct_field(files[COLUMN_FILE], "path").cast(pa.binary())
+        is_wanted = pc.or_(is_wanted, pc.is_in(beside, wanted))
+    return frozenset(listed_paths(files.filter(is_wanted))).intersection(paths)
 
 
 def no_snapshot(store: Store) -> FileNotFoundError:

@@ -13,7 +13,6 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
-from dask_tfrecord.dataset.snapshot.stored_files import rows_of_run
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, Call, TFRecordError, warn_caller
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import data_only, report_left_out, side_file_error, without_side_files
@@ -241,14 +240,8 @@ def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot |
     return None
 
 
-def has_committed(snapshot: Snapshot, run: str) -> bool:
-    """Return True if ``run`` created ``snapshot``, an earlier version, or a file that ``snapshot`` lists."""
-    if any(commit.run == run for commit in snapshot.commits()):
-        return True
-    return len(rows_of_run(snapshot.file_list, run)) > 0
-
-
 def replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:
     """Return the paths, relative to the root of the dataset, of the files that unfinished commits replace."""
-    notes = [staged(run, name) for run in runs if has_committed(snapshot, run) for name in (REPLACED, MOVED)]
+    committed = {past.run for past in snapshot.commits()} if runs else set()
+    notes = [staged(run, name) for run in runs if run in committed for name in (REPLACED, MOVED)]
     return {path for note in notes for path in stored_paths(store, note)}.difference(listed_files(snapshot))

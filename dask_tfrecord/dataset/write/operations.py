@@ -36,7 +36,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     with_known_versions,
     with_schema,
 )
-from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, numbers_of
+from dask_tfrecord.dataset.snapshot.versions import library_version, numbers_of
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema, with_common_dtype
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -323,8 +323,6 @@ class Overwrite(_Replacement):
     def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             self._refuse_lost_rows(run, newest, {""})
-        elif newest_number(run.store) > run.base:
-            raise overtaken()
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:

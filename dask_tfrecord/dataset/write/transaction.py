@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.head import Head
-from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_among, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     MOVED,
@@ -40,7 +40,6 @@ from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,
     encode,
     has_unlisted_version,
-    newest_number,
 )
 from dask_tfrecord.dataset.write.operations import Change, Operation, overtaken
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -150,7 +149,7 @@ class Transaction:
                     _remove_other_uploads(self.run, listed)
             elif self._staged.difference(self._attempts.values(), (SPILLS, REPLACED, MOVED)):
                 _remove_other_uploads(self.run, listed_files(snapshot))
-            remove_replaced(store, self.run.run, self._change, self._staged)
+            remove_replaced(store, self.run.run, self._change, self._staged, self.head)
         except Exception as error:  # the snapshot exists, so the write has succeeded despite the error
             reason = hide(str(error), secrets_of(store))
             warnings.warn(
@@ -508,22 +507,28 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
 
 
 def remove_replaced(
-    store: Store, run: str, change: Change | None = None, names: Collection[str] = ()
+    store: Store,
+    run: str,
+    change: Change | None = None,
+    names: Collection[str] = (),
+    known: Head | None = None,
 ) -> None:
     """Remove the files that a commit has replaced, or move them to the directory of kept files. Then close
     the run.
 
     The snapshot of the commit must exist. ``change`` is the change that the commit has made. If ``change`` is
     None, use the lists that `note_replaced` has stored, but keep the files that the newest version lists.
-    ``names`` contains the names in the staging directory of the run, if they are known.
+    ``names`` contains the names in the staging directory of the run, if they are known. ``known`` is the
+    newest version, if it is known.
     """
     if change is not None:
-        move_files(store, change.kept, change.snapshot)
+        move_files(store, change.kept, known)
         store.remove(map(store.join, change.removed))
     else:
         removed, kept = (stored_paths(store, staged(run, name)) for name in (REPLACED, MOVED))
         move_files(store, kept)
-        listed = listed_files(find_snapshot(store)) if removed else ()
+        newest = find_snapshot(store) if removed else None
+        listed = listed_among(newest, removed)
         store.remove(store.join(path) for path in removed if path not in listed)
     close_run(store, run, change, names)
 
@@ -548,23 +553,23 @@ def close_run(store: Store, run: str, change: Change | None = None, names: Colle
     store.remove(store.join(staged(run, name)) for name in (*names, *notes))
 
 
-def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None) -> None:
+def move_files(store: Store, paths: Sequence[str], known: Head | None = None) -> None:
     """Move files in the newest snapshot to their original paths. Move all other files to the directory of
     kept files.
 
     If another commit succeeds during the call, move the files again, to the paths that its snapshot requires.
-    ``known`` is the newest snapshot. If ``known`` is None, the function reads the newest snapshot.
+    ``known`` is the newest version. If ``known`` is None, the function reads the newest version.
     """
     if not paths:
         return
-    newest = find_snapshot(store) if known is None else known
-    while newest is not None:
+    newest = Head.read(store) if known is None else known
+    while newest.snapshot is not None:
         store.fs.invalidate_cache()
-        move = partial(_move_file, store, listed_files(newest))
+        move = partial(_move_file, store, listed_among(newest.snapshot, paths))
         store.remove(filter(None, store.for_each(move, paths)))
-        if newest_number(store) <= newest.number:
+        if (later := newest.advanced(store)) is newest:
             break
-        newest = find_snapshot(store)
+        newest = later
     kept = (parent_of(f"{KEPT}/{path}") for path in paths)
     store.remove_empty({*map(store.join, kept), *(store.join(parent_of(path)) for path in paths)})
 
