@@ -47,7 +47,8 @@ def library_version() -> str:
         return "unknown"
 
 
-_NAME = re.compile(r"\d{8}\.parquet")
+# Finds the numbers of versions in joined names, which is faster than to look at each name.
+_NUMBERS = re.compile(r"(?<![^/])(\d{8})\.parquet(?![^/])", re.ASCII)
 
 # An error message lists at most this many versions one by one.
 _MOST_NUMBERS = 12
@@ -80,7 +81,7 @@ def has_unlisted_version(store: Store, number: int, count: int = 1) -> bool:
 
 def numbers_of(names: Iterable[str]) -> list[int]:
     """Return the versions whose snapshot files are among ``names``, in ascending order."""
-    return sorted(int(name[:8]) for name in names if _NAME.fullmatch(name))
+    return sorted(map(int, _NUMBERS.findall("/".join(names))))
 
 
 def newest_number(store: Store) -> int:
