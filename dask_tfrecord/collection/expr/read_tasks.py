@@ -43,9 +43,9 @@ _KEPT_PARTS = 64
 def read_partition(
     partition: Partition,
     dtypes: dict[str, str],
-    index: Levels = (),
-    is_sorted: bool = False,
-    columns_name: str | None = None,
+    index: Levels,
+    is_sorted: bool,
+    columns_name: str | None,
 ) -> pd.DataFrame:
     with located(path=lambda: partition.file_names, function=READ):
         table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
@@ -97,14 +97,11 @@ class Reader:
 
     def __call__(self, number: int) -> pd.DataFrame:
         function = read_partition if self.plan.keys is None else read_key
-        parts = [*map(self._part, self._indices_of(number, number + 1))]
-        if len(parts) == 1:
-            return function(parts[0], *self.arguments)
-        return read_each(function, parts, *self.arguments)
+        return read_each(function, self._parts(number), *self.arguments)
 
     def partitions_of(self, number: int) -> list[Partition]:
         """Return what a task reads."""
-        parts = [*map(self._part, self._indices_of(number, number + 1))]
+        parts = self._parts(number)
         return parts if self.plan.keys is None else [one for part in parts for one in part]
 
     @cached_property
@@ -115,6 +112,9 @@ class Reader:
 
     def _indices_of(self, first: int, stop: int) -> Sequence[int]:
         return self.partitions[first * self.step : stop * self.step]
+
+    def _parts(self, number: int) -> list[Any]:
+        return [*map(self._part, self._indices_of(number, number + 1))]
 
     def _part(self, index: int) -> Any:
         """Return what a task reads: one partition of the dataset, or all partitions of a key."""
