@@ -23,24 +23,19 @@ class LazyPartitions(Partitions):
     ``make``, the result may lack files in which no row passes the predicate.
     """
 
-    totals: Totals
-
     def __init__(self, token: str, totals: Totals, make: Callable[[Predicate | None], Partitions]) -> None:
-        vars(self).update(_token=token, totals=totals, _make_all=make)
+        self._token, self.totals, self._make_listed = token, totals, make
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = self._listed
-        return _restored, (self.token, self.totals, Partitions(made.files, made.starts, made.blocks))
+        return _restored, (self.token, self.totals, self._listed)
 
     @cached_property
     def _listed(self) -> Partitions:
-        made: Partitions = vars(self)["_make_all"](None)
-        return made
+        return self._make_listed(None)
 
     def matching(self, predicate: Predicate) -> Partitions:
         """Return the partitions without some files in which no row passes the predicate."""
-        made: Partitions = self._listed if "_listed" in vars(self) else vars(self)["_make_all"](predicate)
-        return made
+        return self._listed if "_listed" in vars(self) else self._make_listed(predicate)
 
     @property
     def files(self) -> FileList:
@@ -56,8 +51,7 @@ class LazyPartitions(Partitions):
 
     @property
     def token(self) -> str:
-        token: str = vars(self)["_token"]
-        return token
+        return self._token
 
     def select(self, columns: Callable[[str], bool]) -> Partitions:
         return _restored(self.token, self.totals, super().select(columns))
