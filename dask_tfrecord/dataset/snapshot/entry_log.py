@@ -168,10 +168,11 @@ class EntryLog:
 
     @property
     def _placed(self) -> FileList:
-        """The added entries, each with a place."""
-        start = self.lists[-1].next_place if self.lists else 0
-        ends = pa.array(start + PLACE_STEP * np.arange(len(self.added), dtype=np.int64))
-        known = self.added[PLACE].combine_chunks() if self.lists and PLACE in self.added else ends
+        """The added entries, each with a place. Without lists, they are in the order of their places."""
+        if not self.lists:
+            return self.files.with_columns({PLACE: places_from(0, len(self.files))})
+        ends = places_from(self.lists[-1].next_place, len(self.added))
+        known = self.added[PLACE].combine_chunks() if PLACE in self.added else ends
         return self.added.with_columns({PLACE: pc.coalesce(known, ends)})
 
     def changed(self, added: FileList, removed: FileList | None = None) -> "EntryLog":
@@ -193,7 +194,7 @@ class EntryLog:
 
         The recent small lists become a part of its own list. The own list is complete if no other is left.
         """
-        own = ListRows(self._placed if self.lists else _numbered(self.files), self.removed)
+        own = ListRows(self._placed, self.removed)
         sizes = [one.rows for one in self.lists]
         count = _kept_lists(sizes, len(own.added) + len(own.removed))
         merged = [one.content for one in self.lists[count:]]
@@ -202,8 +203,9 @@ class EntryLog:
         return self.lists[:count], ListRows(in_order(own.added), own.removed)
 
 
-def _numbered(files: FileList) -> FileList:
-    return files.with_columns({PLACE: PLACE_STEP * np.arange(len(files), dtype=np.int64)})
+def places_from(start: int, count: int) -> pa.Array:
+    """Return the places of ``count`` files that are added one after the other."""
+    return pa.array(start + PLACE_STEP * np.arange(count, dtype=np.int64))
 
 
 def _kept_lists(sizes: Sequence[int], written: int) -> int:

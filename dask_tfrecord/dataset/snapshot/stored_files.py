@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.snapshot.entry_log import PLACE, PLACE_STEP, ListRows, ranks
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE, ListRows, places_from, ranks
 from dask_tfrecord.dataset.snapshot.names import run_of_column_file
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, SchemaError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET
@@ -271,7 +271,7 @@ def to_stored(
         "stamp": pa.nulls(len(files), pa.string()),
         VERSION: pa.repeat(pa.scalar(number, pa.int64()), len(files)),
         COLUMN_FILE: pa.nulls(len(files), COLUMN_FILE_TYPE),
-        PLACE: _places(len(files), start),
+        PLACE: places_from(start, len(files)),
     }
     columns |= {name: files[name] for name, usual in implied.items() if not _is_usual(files, name, usual)}
     structs = {
@@ -302,10 +302,6 @@ def to_stored(
 
 def _is_usual(files: FileList, name: str, usual: pa.Array) -> bool:
     return name not in files or files[name].combine_chunks().equals(usual)
-
-
-def _places(count: int, start: int) -> pa.Array:
-    return pa.array(start + PLACE_STEP * np.arange(count, dtype=np.int64))
 
 
 def first_blocks(files: FileList) -> pa.Array:
@@ -384,8 +380,7 @@ def from_stored(
         for item in partitioning:
             columns[value_name(item.name)] = values.field(item.name).cast(value_type(item.type))
     elif partitioning:
-        nothing = {value_name(item.name): pa.nulls(0, value_type(item.type)) for item in partitioning}
-        columns |= nothing
+        columns |= {value_name(item.name): pa.nulls(0, value_type(item.type)) for item in partitioning}
     if COLUMN_FILE in stored.column_names:
         columns[COLUMN_FILE] = _checked_column_files(stored[COLUMN_FILE])
     if STATISTICS in stored.column_names and count:
@@ -429,7 +424,7 @@ def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Arr
 def _checked_places(stored: pa.Table, start: int) -> pa.ChunkedArray | pa.Array:
     if PLACE not in stored.column_names:
         check(start >= 0, "next_place is too small")
-        return _places(len(stored), start)
+        return places_from(start, len(stored))
     places = stored[PLACE].cast(pa.int64())
     is_valid = not places.null_count and (pc.min(places).as_py() or 0) >= 0
     check(is_valid, "the place of a file is null or negative")
