@@ -6,7 +6,7 @@ defines the keys of the metadata, and docs/format.md specifies the files.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows, Prune
@@ -64,6 +63,11 @@ _INVALID = (
 )
 
 
+def public_path(store: Store, number: int) -> str:
+    """Return the path of the file of a version, for messages."""
+    return store.public(store.join(snapshot_path(number)))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ListFile:
     """The Parquet file of a version. Its metadata has been read, and its list is read when it is needed.
@@ -80,7 +84,7 @@ class ListFile:
 
     @property
     def path(self) -> str:
-        return self.store.public(self.store.join(snapshot_path(self.number)))
+        return public_path(self.store, self.number)
 
     @property
     def commits(self) -> tuple[CommitId, ...]:
@@ -134,11 +138,8 @@ class ListFile:
     def _columns(self, names: Collection[str]) -> list[str]:
         """Return the Parquet columns without the statistics of columns that are not in ``names``."""
         statistics = (f"{STATISTICS}.{name}" for name in names)
-        others = {
-            column.path.split(".")[0]
-            for column in map(self.footer.schema.column, range(self.footer.num_columns))
-        }
-        return [*sorted(others - {STATISTICS}), *statistics]
+        others = {path.split(".")[0] for path in _paths(self.footer)} - {STATISTICS}
+        return [*sorted(others), *statistics]
 
     def _table(self, groups: list[int], columns: list[str] | None) -> pa.Table:
         if self.is_whole:
@@ -210,7 +211,7 @@ def _opened(store: Store, number: int, tail: bytes | Exception, size: int) -> Li
     except ValueError as error:
         if isinstance(error, TFRecordError):
             return error
-        return invalid_snapshot(error, store.public(store.join(snapshot_path(number))))
+        return invalid_snapshot(error, public_path(store, number))
     except Exception as error:  # the file does not exist, or the store fails
         return error
 
@@ -220,7 +221,7 @@ def opened(store: Store, number: int, data: bytes, *, is_whole: bool = True) -> 
     try:
         metadata, footer = (_parsed if is_whole and len(data) < TAIL_BYTES else _parse)(data, number)
     except _INVALID as error:
-        path = store.public(store.join(snapshot_path(number)))
+        path = public_path(store, number)
         if isinstance(error, TFRecordError) and error.problem.startswith("the snapshot has format"):
             raise error.replaced(path=path) from None
         raise invalid_snapshot(error, path) from error
@@ -291,47 +292,44 @@ def _summary(footer: pq.FileMetaData, schema: Schema, partitioning: Sequence[Fie
     of the group. The number of nulls is 0 if no file has nulls, `_RECORDS` if all rows are null, and 1
     otherwise.
     """
-    types = _paths(footer)
+    paths = _paths(footer)
     arrow = footer.schema.to_arrow_schema()
     count = footer.num_row_groups
     columns: dict[str, Any] = {"records": pa.repeat(pa.scalar(_RECORDS, pa.int64()), count)}
     for item in partitioning:
         path = f"partition.{item.name}"
-        if path in types:
+        if path in paths:
             type_ = arrow.field("partition").type.field(item.name).type
             groups = _leaf(footer, path)
-            low, high = _bound_arrays(groups, type_, value_type(item.type))
+            bounds = ([one.low for one in groups], [one.high for one in groups])
             nulls = [_RECORDS if one.is_null else min(one.nulls, 1) for one in groups]
-            columns[statistics_name(item.name)] = _statistics(nulls, low, high)
+            columns[statistics_name(item.name)] = _statistics(nulls, bounds, type_, item)
     for item in schema.leaves:
         prefix = f"{STATISTICS}.{item.name}"
-        if f"{prefix}.min" in types and not item.depth:
+        if f"{prefix}.min" in paths and not item.depth:
             lows = _leaf(footer, f"{prefix}.min")
-            highs = _leaf(footer, f"{prefix}.max") if f"{prefix}.max" in types else lows
+            highs = _leaf(footer, f"{prefix}.max") if f"{prefix}.max" in paths else lows
             type_ = arrow.field(STATISTICS).type.field(item.name).type.field("min").type
             # A file without a bound makes the bounds of its group unknown.
-            is_known = pa.array(
-                [not (low.nulls or high.nulls) for low, high in zip(lows, highs, strict=True)]
+            is_known = [not (low.nulls or high.nulls) for low, high in zip(lows, highs, strict=True)]
+            bounds = (
+                [one.low if known else None for one, known in zip(lows, is_known, strict=True)],
+                [one.high if known else None for one, known in zip(highs, is_known, strict=True)],
             )
-            low = _bound_arrays(lows, type_, value_type(item.type))[0]
-            high = _bound_arrays(highs, type_, value_type(item.type))[1]
-            bounds = (pc.if_else(is_known, one, None) for one in (low, high))
-            nulls = [1 if one else 0 for one in _have_nulls(footer, f"{prefix}.nulls", types, is_known)]
-            columns[statistics_name(item.name)] = _statistics(nulls, *bounds)
+            nulls = [not known for known in is_known]
+            if f"{prefix}.nulls" in paths:  # otherwise the null counts of all files with statistics are 0
+                counts = _leaf(footer, f"{prefix}.nulls")
+                nulls = [one or count.high != 0 for one, count in zip(nulls, counts, strict=True)]
+            columns[statistics_name(item.name)] = _statistics([*map(int, nulls)], bounds, type_, item)
     return FileList(pa.table(columns))
 
 
-def _statistics(nulls: Sequence[int], low: pa.Array, high: pa.Array) -> pa.StructArray:
-    return pa.StructArray.from_arrays([pa.array(nulls, pa.int64()), low, high], names=["nulls", "min", "max"])
-
-
-def _have_nulls(footer: pq.FileMetaData, path: str, paths: Collection[str], is_known: pa.Array) -> list[bool]:
-    """Return for each row group whether a file may have nulls, given the path of the null counts."""
-    known = is_known.to_pylist()
-    if path not in paths:  # the null counts of all files with statistics are 0
-        return [not one for one in known]
-    counts = _leaf(footer, path)
-    return [not one or count.high is None or count.high > 0 for one, count in zip(known, counts, strict=True)]
+def _statistics(
+    nulls: Sequence[int], bounds: Iterable[Sequence[Any]], stored: pa.DataType, column: Field
+) -> pa.StructArray:
+    """Make the statistics of a column from bounds of the physical type in the Parquet file."""
+    arrays = (_converted(values, stored, value_type(column.type)) for values in bounds)
+    return pa.StructArray.from_arrays([pa.array(nulls, pa.int64()), *arrays], names=["nulls", "min", "max"])
 
 
 @dataclass(frozen=True)
@@ -365,16 +363,8 @@ def _leaf_of(chunk: pq.ColumnChunkMetaData) -> _Leaf:
     return _Leaf(low, high, nulls, is_null)
 
 
-def _bound_arrays(
-    groups: Sequence[_Leaf], stored: pa.DataType, wanted: pa.DataType
-) -> tuple[pa.Array, pa.Array]:
-    """Convert the bounds of groups from the physical type in the Parquet file. Unknown bounds are null."""
-    return tuple(
-        _converted([getattr(one, name) for one in groups], stored, wanted) for name in ("low", "high")
-    )
-
-
-def _converted(values: list[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
+def _converted(values: Sequence[Any], stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    """Convert bounds from the physical type in the Parquet file. Bounds that do not fit become null."""
     with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
         if pa.types.is_unsigned_integer(stored) and stored.bit_width >= 32:
             signed = pa.int64() if stored.bit_width == 64 else pa.int32()
