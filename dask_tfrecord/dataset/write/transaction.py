@@ -167,6 +167,8 @@ class Transaction:
         self._log(1, "look for newer versions")
         try:
             if (past := head.commit_of(run.run, run.base, run.write_id)) is not None:
+                if past.run != run.run:
+                    self._forget_replaced()
                 return head.version_of(self.store, past)
             # On an object store, the creation of the version and the listing after it suffice for a run that
             # has files: if the directory was replaced, the marks of the run are gone.
@@ -260,6 +262,13 @@ class Transaction:
             self._discard()
         else:
             abandon(self.run)
+
+    def _forget_replaced(self) -> None:
+        """Forget which files an earlier try would have replaced. Another write has committed the ``write_id``
+        of this run, and its version may need the files.
+        """
+        names = (staged(self.run.run, name) for name in (REPLACED, MOVED))
+        self.store.remove(map(self.store.join, names))
 
     def _discard(self) -> None:
         discard(self.run, sorted(self._published) if self.store.stages_files else listed_paths(self.files))

@@ -169,6 +169,36 @@ def test_a_write_that_runs_again_finishes_the_one_that_was_killed_after_its_comm
     assert values(tmp_path) == [2, 1]
 
 
+@pytest.mark.parametrize("renames", [True, False])
+@pytest.mark.parametrize(
+    "winner",
+    [{"append": True}, {"overwrite": "partitions", "keep_versions": True}],
+    ids=["append", "keeping overwrite"],
+)
+def test_a_write_that_loses_its_id_to_a_write_of_another_kind_removes_nothing_of_the_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, winner: dict[str, Any], renames: bool
+) -> None:
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
+    place = f"{tmp_path}/place" if renames else f"memory://{tmp_path}/place"
+    to_tfrecord(keyed(a=[0], b=[1]), place, partition_on="key")
+    to_tfrecord(keyed(b=[2]), place, partition_on="key", append=True)
+    create = Store.create_exclusively
+    done: list[Commit] = []
+
+    def overtaken(store: Store, path: str, data: bytes) -> None:
+        monkeypatch.setattr(Store, "create_exclusively", create)
+        done.append(day(place, 5, **winner))
+        create(store, path, data)
+
+    monkeypatch.setattr(Store, "create_exclusively", overtaken)
+    assert day(place, 6, overwrite="partitions") == done[0]  # without keep_versions=True
+    assert values(place, version=1) == [0, 1]
+    assert values(place, version=2) == [0, 1, 2]
+    assert values(place) == ([0, 5, 1, 2] if "append" in winner else [5, 1, 2])
+    assert is_intact(place)
+    assert open_dataset(place).cleanup(older_than="0s") == []
+
+
 WRONG = {
     "write_id has 0 characters; pass a name of the rows with 1 to 256": "",
     "write_id has 257 characters; pass a name": "x" * 257,
