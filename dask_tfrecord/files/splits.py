@@ -32,8 +32,8 @@ class Split:
     """A range of a file that contains whole records and can be read without the preceding bytes.
 
     ``stop`` is the block at which the next split begins, or None at the end of the file. ``columns`` is None
-    if no column file exists, or if the file may have changed since the snapshot was written. ``blocks``
-    contains the blocks of the split only if the file is compressed and callers may request single records.
+    if no column file exists. ``blocks`` contains the blocks of the split only if the file is compressed and
+    callers may request single records.
     """
 
     file: FileInfo

@@ -158,9 +158,6 @@ class Reader:
         reader = replace(self, plan=self.plan.without_files(), partitions=())
         return zlib.compress(cloudpickle.dumps(reader))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: vars(self)[name] for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True)
 class PickledReader:

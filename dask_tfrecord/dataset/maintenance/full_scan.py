@@ -249,9 +249,8 @@ def renew_snapshot(store: Store, found: ComparedFiles, compute_each: ComputeEach
     a file is unchanged, update only its ``stamp``. Raise the errors of `create_snapshot`.
     """
     snapshot, listed, changed = found.snapshot, found.listed, found.is_rewritten
-    unproven = found.files.filter(changed)
     entries = []
-    read = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    read = _read_files(store, found.files.filter(changed), snapshot.schema, ReadOptions(), compute_each)
     described = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
     for before, now in zip(described, read, strict=True):
         is_same = now.crc32c == before.crc32c

@@ -62,15 +62,14 @@ from dask_tfrecord.schema.fields import Schema
 Result = TypeVar("Result")
 
 
-def newest_files(store: Store) -> tuple[Snapshot, FileList]:
-    """Return the newest snapshot and the list of its files.
-
-    Raise FileNotFoundError if there is no snapshot, and the errors of `open_checked`.
+def _open_newest(store: Store) -> Snapshot:
+    """Return the newest snapshot. Raise FileNotFoundError if there is none, and the errors of
+    `open_checked`.
     """
     newest = open_checked(store)
     if newest is None:
         raise no_snapshot(store)
-    return newest, newest.file_list
+    return newest
 
 
 def restamped(store: Store, files: FileList) -> Mask:
@@ -193,15 +192,14 @@ def unused_categories(
     run: WriteRun,
     compute_each: ComputeEach,
     snapshot: Snapshot,
-    files: FileList,
     changes: Mapping[Identity, FileEntry | None],
 ) -> Categories | None:
     """Return the categories that occur only in deleted rows.
 
-    ``files`` lists the files of ``snapshot``, from which rows are deleted. ``changes`` maps the identity of
-    each replaced file to the new file with the remaining rows, or to None if no row remains. Return None if
-    another write has replaced one of the files.
+    ``changes`` maps the identity of each replaced file of ``snapshot`` to the new file with the remaining
+    rows, or to None if no row remains. Return None if another write has replaced one of the files.
     """
+    files = snapshot.file_list
     known = {
         item.name: item.categories
         for item in snapshot.columns.fields
@@ -212,7 +210,7 @@ def unused_categories(
     is_changed[changed] = True
     is_dropped[changed] = [entry is None for entry in changes.values()]
     unused: dict[str, pa.Array] = {}
-    for name, values in values_from_snapshot(snapshot.file_list, snapshot.columns).items():
+    for name, values in values_from_snapshot(files, snapshot.columns).items():
         if name in known:
             gone = _without(values.filter(is_dropped), values.filter(~is_dropped))
             categories = known.pop(name)
@@ -315,7 +313,8 @@ def compact_files(
 
     If ``filters`` is not None, replace only files that may contain rows that pass the filters.
     """
-    snapshot, files = newest_files(store)
+    snapshot = _open_newest(store)
+    files = snapshot.file_list
     may_match = np.ones(len(files), bool)
     if filters is not None:
         predicate = parse_filters(filters, snapshot.columns)
@@ -431,26 +430,27 @@ def delete_rows(
     """Delete the rows that pass the filters, and commit the result. A dry run returns the result without
     changing the dataset.
     """
-    snapshot, files = newest_files(store)
+    snapshot = _open_newest(store)
     deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
         if (snapshot.schema, snapshot.partitioning) != columns:  # discard files with outdated columns
             discard(deletion.run)
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
-        if deletion.treat(snapshot, files):
+        if deletion.treat(snapshot):
+            files = snapshot.file_list
             sizes = files["bytes"].take(positions(deletion.changes, files)).to_pylist()
             # The size is None for files that the snapshot does not list.
             size_of = dict(zip(deletion.changes, sizes, strict=True))
             known = deletion.changes.items()
             changes = {one: change for one, change in known if change.rows and size_of[one] is not None}
             with suppress(GroupsLostError):
-                newest = deletion.commit(snapshot, files, changes) or snapshot
+                newest = deletion.commit(snapshot, changes) or snapshot
                 dropped = sum(change.is_dropped for change in changes.values())
                 deleted = sum(change.rows for change in changes.values())
                 replaced = sum(size_of[one] for one in changes)
                 return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
-        snapshot, files = newest_files(store)
+        snapshot = _open_newest(store)
     discard(deletion.run)
     problem = f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted"
     raise ConcurrentWriteError(problem, "delete the rows again when fewer writes run")
@@ -470,13 +470,13 @@ class _Deletion:
     changes: dict[Identity, _Change] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def treat(self, snapshot: Snapshot, files: FileList) -> bool:
+    def treat(self, snapshot: Snapshot) -> bool:
         """Find the rows to delete in all files that no earlier call has checked. If a file loses some but not
         all rows, write a new file with the remaining rows.
 
         Return False if another write has replaced one of the files during the call.
         """
-        predicate = parse_filters(self.filters, snapshot.columns)
+        predicate, files = parse_filters(self.filters, snapshot.columns), snapshot.file_list
         outcomes = file_outcomes(predicate, snapshot.columns, files, files["records"])
         is_restamped = restamped(self.run.store, files)
         matching = np.flatnonzero(outcomes.true | is_restamped)
@@ -489,7 +489,7 @@ class _Deletion:
             else:
                 opened.append(at)
         columns = snapshot.columns.select(sorted(predicate.columns()))
-        values = values_from_snapshot(snapshot.file_list, columns)
+        values = values_from_snapshot(files, columns)
         found = files.take(pa.array(opened, pa.int64()))
         sources = to_entries(found, snapshot.schema, snapshot.partitioning)
         tasks = []
@@ -506,9 +506,7 @@ class _Deletion:
                 self.changes[task.source.path, task.source.crc32c] = change
         return None not in changes
 
-    def commit(
-        self, snapshot: Snapshot, files: FileList, changes: dict[Identity, _Change]
-    ) -> Snapshot | None:
+    def commit(self, snapshot: Snapshot, changes: dict[Identity, _Change]) -> Snapshot | None:
         """Commit the changes to files that ``snapshot`` lists. Return None in a dry run, or if no file
         changes.
 
@@ -525,7 +523,7 @@ class _Deletion:
         )
         entries = [change.entry for change in self.changes.values() if change.entry]
         written = {one: change.entry for one, change in changes.items()}
-        unused = unused_categories(self.run, self.compute_each, snapshot, files, written)
+        unused = unused_categories(self.run, self.compute_each, snapshot, written)
         if unused is None:
             raise GroupsLostError(snapshot, [])
         deleted = sum(change.rows for change in changes.values())
