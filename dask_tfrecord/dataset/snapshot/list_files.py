@@ -300,15 +300,15 @@ def _summary(footer: pq.FileMetaData, schema: Schema, partitioning: Sequence[Fie
         path = f"partition.{item.name}"
         if path in paths:
             type_ = arrow.field("partition").type.field(item.name).type
-            groups = _leaf(footer, path)
+            groups = _leaf(footer, paths[path])
             bounds = ([one.low for one in groups], [one.high for one in groups])
             nulls = [_RECORDS if one.is_null else min(one.nulls, 1) for one in groups]
             columns[statistics_name(item.name)] = _statistics(nulls, bounds, type_, item)
     for item in schema.leaves:
         prefix = f"{STATISTICS}.{item.name}"
         if f"{prefix}.min" in paths and not item.depth:
-            lows = _leaf(footer, f"{prefix}.min")
-            highs = _leaf(footer, f"{prefix}.max") if f"{prefix}.max" in paths else lows
+            lows = _leaf(footer, paths[f"{prefix}.min"])
+            highs = _leaf(footer, paths[f"{prefix}.max"]) if f"{prefix}.max" in paths else lows
             type_ = arrow.field(STATISTICS).type.field(item.name).type.field("min").type
             # A file without a bound makes the bounds of its group unknown.
             is_known = [not (low.nulls or high.nulls) for low, high in zip(lows, highs, strict=True)]
@@ -318,7 +318,7 @@ def _summary(footer: pq.FileMetaData, schema: Schema, partitioning: Sequence[Fie
             )
             nulls = [not known for known in is_known]
             if f"{prefix}.nulls" in paths:  # otherwise the null counts of all files with statistics are 0
-                counts = _leaf(footer, f"{prefix}.nulls")
+                counts = _leaf(footer, paths[f"{prefix}.nulls"])
                 nulls = [one or count.high != 0 for one, count in zip(nulls, counts, strict=True)]
             columns[statistics_name(item.name)] = _statistics([*map(int, nulls)], bounds, type_, item)
     return FileList(pa.table(columns))
@@ -342,12 +342,13 @@ class _Leaf:
     is_null: bool
 
 
-def _paths(footer: pq.FileMetaData) -> list[str]:
-    return [footer.schema.column(at).path for at in range(footer.num_columns)]
+def _paths(footer: pq.FileMetaData) -> dict[str, int]:
+    """Map the path of each Parquet column to its index."""
+    return {footer.schema.column(at).path: at for at in range(footer.num_columns)}
 
 
-def _leaf(footer: pq.FileMetaData, path: str) -> list[_Leaf]:
-    at = _paths(footer).index(path)
+def _leaf(footer: pq.FileMetaData, at: int) -> list[_Leaf]:
+    """Return the values of a Parquet column in each row group."""
     return [_leaf_of(footer.row_group(group).column(at)) for group in range(footer.num_row_groups)]
 
 
