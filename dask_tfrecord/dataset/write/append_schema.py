@@ -105,7 +105,7 @@ def check_existing_data(
         if SPLIT not in names or SPLIT not in hive.value_texts([*map(parent_of, files.names)]):
             _check_one_split(store, files)
         _partition_values(store, files, partitioning)
-        with files_unchanged(store):
+        with files_unchanged():
             _foreign_schema(store, files, schema)
     return newest
 
@@ -291,7 +291,7 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     if not len(files):
         return None
     values = _partition_values(store, files, partitioning)
-    with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
+    with files_unchanged(), ThreadPoolExecutor(_THREADS) as pool:
         existing = _foreign_schema(store, files, schema)
         entries = list(pool.map(partial(_entry, store), files.infos, values))
     log = EntryLog(from_entries(entries, existing, partitioning))

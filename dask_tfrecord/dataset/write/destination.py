@@ -229,9 +229,8 @@ def destination(
 
 
 @redact_errors
-def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
-    """Check that a write in the mode ``mode`` can use a directory. Return the newest version of the dataset
-    in the directory, or 0 if the directory contains no dataset.
+def check_destination(store: Store, mode: Mode, newest: Snapshot | None = None) -> None:
+    """Check that a write in the mode ``mode`` can use a directory.
 
     ``newest`` is the newest snapshot. If ``newest`` is None, the function looks for the newest version. Raise
     DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise
@@ -240,23 +239,18 @@ def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | No
     if is_disk_root(store):  # listing the root directory would take a very long time
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", advice)
-    if newest is not None:
-        kind, number = "directory", newest.number
-    else:
-        kind = _kind(store)
-        number = 0 if kind == "missing" else newest_number(store)
-    if number:
+    kind = "directory" if newest is not None else _kind(store)
+    if newest is not None or (kind != "missing" and newest_number(store)):
         if mode == "create":
             problem = "the directory already holds a dataset"
             raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
-        return number
+        return
     if kind == "file":
         raise DestinationError("is a file, not a directory", "pass a directory")
     check_bucket(store)
     # On S3, listing a missing directory takes three requests.
     if mode == "create" and kind != "missing" and len(files := visible_files(store)):
         raise refusal(store, files)
-    return 0
 
 
 def _kind(store: Store) -> str:
@@ -326,13 +320,13 @@ def change_remedies(store: Store, what: str) -> list[Remedy]:
 
 def _foreign_files(store: Store, files: FileList) -> list[str]:
     """Return the paths, relative to the root, of the files that are not TFRecord files."""
-    with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
+    with files_unchanged(), ThreadPoolExecutor(_THREADS) as pool:
         results = list(pool.map(lambda file: _is_tfrecord(store, file), files.infos))
     return [name for name, is_tfrecord in zip(files.names, results, strict=True) if not is_tfrecord]
 
 
 @contextmanager
-def files_unchanged(store: Store) -> Iterator[None]:
+def files_unchanged() -> Iterator[None]:
     """Raise ConcurrentWriteError if a file that the ``with`` block reads was removed or replaced."""
     try:
         yield
