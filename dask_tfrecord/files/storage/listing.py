@@ -272,13 +272,7 @@ def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]
     start, found = unquoted_path(_start(store)), _find_any(store)
     if is_http(start):
         found = {unquoted_path(path): info for path, info in found.items()}
-    infos = [found.get(f"{start}{name}") for name in names]
-    is_found = np.array([info is not None for info in infos], bool)
-    files = FileList.found(_start(store), filter(None, infos))
-    if not is_found.all():
-        files = files.take(pa.array(np.cumsum(is_found) - 1, mask=~is_found))
-    for name in names:
-        found.pop(f"{start}{name}", None)
+    files = _rows_of(store, [found.pop(f"{start}{name}", None) for name in names])
     return files, FileList.found(_start(store), (found[path] for path in _visible_paths(found, start)))
 
 
@@ -301,10 +295,14 @@ def look_up(store: Store, names: Sequence[str]) -> FileList:
         is_broken = found.get("islink") and not store.fs.exists(path)
         return None if found["type"] == "directory" or is_broken else {**found, "name": path}
 
-    infos = store.for_each(info, names)
-    is_found = np.array([one is not None for one in infos], bool)
+    return _rows_of(store, store.for_each(info, names))
+
+
+def _rows_of(store: Store, infos: Sequence[dict[str, Any] | None]) -> FileList:
+    """Return a file list that has a row for each info. The row for None is null."""
+    is_found = np.array([info is not None for info in infos], bool)
     files = FileList.found(_start(store), filter(None, infos))
-    return files.take(pa.array(np.cumsum(is_found) - 1, mask=~is_found))
+    return files if is_found.all() else files.take(pa.array(np.cumsum(is_found) - 1, mask=~is_found))
 
 
 def _start(store: Store | FoundFiles) -> str:
