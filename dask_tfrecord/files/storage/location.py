@@ -497,12 +497,6 @@ class Location:
         # In fsspec, all readers of an in-memory file share one file object, and therefore one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
-    def _is_read_at_once(self, expected: ExpectedFile) -> bool:
-        """Return True if one request can read a whole file, and there is no modification time or ETag to
-        compare.
-        """
-        return expected.whole and not expected.stamp and 0 < (expected.size or 0) < REQUEST_BYTES
-
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         """Return the current info of an open file, if possible without a further request."""
         if isinstance(file, io.BytesIO) and not expected.stamp and len(file.getbuffer()) == expected.size:
