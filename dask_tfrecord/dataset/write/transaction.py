@@ -233,8 +233,8 @@ class Transaction:
         self._log(5, f"{action} and replaces {replaced} files" if replaced else action)
         note_replaced(store, run.run, change.removed, change.kept)
         path = store.join(snapshot_path(snapshot.number))
-        data, log = encode(store, vars(snapshot))
         try:
+            data, log = encode(store, vars(snapshot))  # another write may have removed a list that it reads
             store.create_exclusively(path, data)
             if operation.keeps_values:
                 store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
