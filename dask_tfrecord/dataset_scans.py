@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_newest_files, refuse_differences
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import with_known_versions
 from dask_tfrecord.dataset.write.destination import (
@@ -68,7 +68,7 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
     refuse_inside_dataset(store, "add_snapshot")
     check_destination(store, "append")
     finish_newest(store)
-    before = find_snapshot(store)
+    before = Head.read(store).snapshot
     each = partial(compute_each, title=f"{root}: index")
     try:
         is_current = False
@@ -93,7 +93,7 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
         with full_scan.with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return full_scan.store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):
-        newest = find_snapshot(store)
+        newest = Head.read(store).snapshot
         if newest is None or (before is not None and newest.run == before.run):
             raise
         problem = "another write was committed while index read the files, and replaced some of them"
@@ -153,7 +153,7 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     storage_options, filesystem = read.get("storage_options"), read.get("filesystem")
     if isinstance(path, str | os.PathLike):
         store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-        snapshot = find_snapshot(store)
+        snapshot = Head.read(store).snapshot
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)

@@ -22,7 +22,7 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage.store import Store
@@ -61,7 +61,7 @@ def test_a_directory_holds_files_and_a_snapshot(tmp_path: Path, compression: Any
     assert [file.records for file in snapshot.files] == [4, 3, 3]
     assert [file.crc32c for file in snapshot.files] == [oracle.crc32c(path.read_bytes()) for path in parts]
     assert repr(snapshot).startswith("Snapshot(3 files, 10 records, ")
-    assert find_snapshot(Store.at(tmp_path)) == snapshot
+    assert Head.read(Store.at(tmp_path)).snapshot == snapshot
 
 
 @pytest.mark.parametrize(

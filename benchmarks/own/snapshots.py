@@ -26,7 +26,7 @@ from aiobotocore.client import AioBaseClient
 
 import dask_tfrecord
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.files.storage.file_list import FileList
@@ -176,7 +176,8 @@ def describe(path: str, files: int) -> None:
     bounds = [np.zeros(files, np.int64), first, first + ROWS - 1]
     statistics = pa.StructArray.from_arrays(bounds, names=["nulls", "min", "max"])
     listed = listed.with_columns({"path": pa.array(paths), "statistics.id": statistics})
-    stored = encode(Store.at(path), vars(replace(snapshot, log=EntryLog(FileList(listed.rows)))))[0]
+    fields = vars(replace(snapshot, log=EntryLog(FileList(listed.rows))))
+    stored, _ = encode(Store.at(path), fields, kept_versions)
     fsspec.filesystem("memory").pipe_file(f"{path}/{snapshot_path(1)}", stored)
 
 

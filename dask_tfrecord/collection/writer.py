@@ -31,8 +31,7 @@ from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, pars
 from dask_tfrecord.collection.scheduler import Progress, check_cluster, is_local, report
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
-from dask_tfrecord.dataset.snapshot.head import Head
-from dask_tfrecord.dataset.snapshot.model import Commit
+from dask_tfrecord.dataset.snapshot.model import Commit, Head
 from dask_tfrecord.dataset.write.append_schema import check_existing_data, existing_columns, fixed_columns
 from dask_tfrecord.dataset.write.destination import (
     check_destination,

@@ -19,7 +19,7 @@ from dask.dataframe import methods
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.files.storage.store import Store
@@ -192,7 +192,8 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
         options = dict(data.options)
         if name == "bare":
             store = Store.at(root)
-            store.create_exclusively(store.join(snapshot_path(bare.number)), encode(store, vars(bare))[0])
+            stored, _ = encode(store, vars(bare), kept_versions)
+            store.create_exclusively(store.join(snapshot_path(bare.number)), stored)
         else:
             hive = {item.name: item.type for item in snapshot.partitioning}
             known: dict[str, Any] = {"schema": snapshot.schema.arrow, "hive": hive or False}

@@ -25,8 +25,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sample
 from dask_tfrecord.dataset.snapshot.check import ComparedFiles
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.head import Head
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
     columnar_features,

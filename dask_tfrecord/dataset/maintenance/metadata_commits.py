@@ -15,13 +15,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
 from dask_tfrecord.dataset.snapshot.check import find_newest_files, first_lost, look_for
 from dask_tfrecord.dataset.snapshot.list_files import open_list
-from dask_tfrecord.dataset.snapshot.model import (
-    Snapshot,
-    find_snapshot,
-    listed_files,
-    open_version,
-    with_files,
-)
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, kept_versions, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.moved_files import of_version
 from dask_tfrecord.dataset.snapshot.names import (
     METADATA_DIRECTORY,
@@ -34,12 +28,10 @@ from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,
     listed_by,
     needed_lists,
-    newest_number,
-    oldest_version,
     open_version_files,
     versions,
 )
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_files
+from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, remove_orphans, time_of_store
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -59,7 +51,7 @@ def restore_version(store: Store, version: int) -> Snapshot:
     missing, or has another size. Raise ConcurrentWriteError if another write changes the rows of the dataset
     at the same time.
     """
-    newest, older = (with_files(open_version, store, number) for number in (None, version))
+    newest, older = (open_version(store, number, reads_files=True) for number in (None, version))
     if version == newest.number:
         return newest
     returned = older.file_list.minus(newest.file_list)
@@ -147,7 +139,7 @@ def expire_versions(
     Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
     Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
     """
-    newest = with_files(open_version, store, None)
+    newest = open_version(store, None, reads_files=True)
     found = FoundFiles(store, METADATA_DIRECTORY)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
@@ -259,7 +251,9 @@ def remove_unneeded(store: Store, found: FoundFiles, before: datetime, *, dry_ru
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
     unneeded = unneeded_files(store, found, before)
-    newest = intact_snapshot(store) if store.put_back_leaves_copy else None
+    newest = None
+    if store.put_back_leaves_copy:
+        newest = Head.read(store, intact=True, reads_files=True).snapshot
     copies = None if newest is None else _second_copies(store, found, newest, before)
     if not dry_run:
         store.remove(unneeded.paths)
@@ -300,7 +294,7 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
     store.remove_file(path)
-    if newest_number(store) != newest.number and not store.has_file(path):
+    if Head.read(store, intact=True).number != newest.number and not store.has_file(path):
         store.copy(backup, path)
     store.remove_file(backup)
 
@@ -315,7 +309,7 @@ def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneede
     # Versions are listed last, so that no listed file is newer than the newest listed version.
     numbers = versions(store)
     nothing = Unneeded(kept.slice(0, 0), [])
-    if not len(kept) and oldest_version(store) <= min(numbers, default=0):
+    if not len(kept) and [*kept_versions(store)] == numbers:
         return nothing
     times = creation_times(store, numbers, found)
     try:
@@ -324,14 +318,14 @@ def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneede
         if not len(kept) and oldest <= min(numbers):
             return nothing
         needed = {number for number in numbers if number >= oldest}
-        beside = {*closed}.difference(listed_files(find_snapshot(store)))
+        beside = {*closed}.difference(listed_files(Head.read(store).snapshot))
         files = open_version_files(store, sorted(needed))
         if len(files) < len(needed):  # a concurrent overwrite has removed a version
             return nothing
         lists = needed_lists(files.values())
-        listed = listed_by(store, sorted(needed)) if len(kept) or beside else set()
+        listed = listed_by(store, sorted(needed), kept_versions) if len(kept) or beside else set()
     except (FileNotFoundError, LostListError) as error:
-        if isinstance(error, LostListError) and newest_number(store) == numbers[-1]:
+        if isinstance(error, LostListError) and max(versions(store), default=0) == numbers[-1]:
             raise
         return nothing  # a concurrent overwrite has removed a version
     is_unneeded = np.array([name not in listed for name in kept.names], bool)

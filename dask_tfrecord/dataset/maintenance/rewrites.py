@@ -23,14 +23,7 @@ from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
 from dask_tfrecord.dataset.snapshot.check import open_checked
-from dask_tfrecord.dataset.snapshot.head import Head
-from dask_tfrecord.dataset.snapshot.model import (
-    Snapshot,
-    find_snapshot,
-    listed_files,
-    no_snapshot,
-    with_files,
-)
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files, no_snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import Identity, identities, positions, to_entries
 from dask_tfrecord.dataset.write import transaction
@@ -72,7 +65,7 @@ def _open_newest(store: Store) -> Snapshot:
     """Return the newest snapshot. Raise FileNotFoundError if there is none, and the errors of
     `open_checked`.
     """
-    newest = with_files(open_checked, store)
+    newest = open_checked(store, reads_files=True)
     if newest is None:
         raise no_snapshot(store)
     return newest
@@ -151,7 +144,7 @@ def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[]
     try:
         return rewrite()
     except (FileNotFoundError, FileChangedError):
-        newest = find_snapshot(store)
+        newest = Head.read(store).snapshot
         if newest is None:
             raise
         if not positions([(source.path, source.crc32c) for source in sources], newest.file_list).null_count:

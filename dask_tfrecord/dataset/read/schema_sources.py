@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dask_tfrecord.dataset.read.requested_columns import GivenSchema
-from dask_tfrecord.dataset.snapshot.model import find_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.model import Head, open_version
 from dask_tfrecord.errors import NotFoundError, SchemaError, located
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -66,7 +66,7 @@ def _of_path(
         return tfds_schema(directory, labels, name_of(root))
     if name.endswith((*_TEXT_SUFFIXES, *_BINARY_SUFFIXES)):
         return tfmd_schema(store, root)
-    snapshot = find_snapshot(store)
+    snapshot = Head.read(store).snapshot
     if snapshot is not None:
         return snapshot
     if store.fs.exists(store.join(FEATURES)):

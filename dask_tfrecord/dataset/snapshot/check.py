@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
 from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
 from dask_tfrecord.dataset.snapshot.versions import LostListError
@@ -129,15 +129,21 @@ def look_for(store: Store, names: Sequence[str]) -> FileList:
     return with_unseen(store, nothing, names)
 
 
-def open_checked(store: Store, number: int | None = None, known: Snapshot | None = None) -> Snapshot | None:
+def open_checked(
+    store: Store, number: int | None = None, known: Snapshot | None = None, *, reads_files: bool = False
+) -> Snapshot | None:
     """Return the snapshot of a version, or the newest snapshot if ``number`` is None. Return None if the
     directory has no snapshot. ``known`` is the newest snapshot if the caller has read it.
+    With ``reads_files=True``, also read the list of files, as `open_version` does.
 
     On a local disk, check the files of a small dataset, so that a file that was removed, or added without an
     append, is noticed before a plan is made. Raise the errors of `open_version`, `check_files` and
     `check_version`.
     """
-    snapshot = (known or find_snapshot(store)) if number is None else open_version(store, number)
+    if number is not None:
+        snapshot: Snapshot | None = open_version(store, number, reads_files=reads_files)
+    else:
+        snapshot = known or Head.read(store, reads_files=reads_files).snapshot
     if snapshot is None or store.is_remote or snapshot.log.totals.files > _MOST_CHECKED:
         return snapshot
     if number is None:
@@ -160,7 +166,7 @@ def find_newest_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
             error = lost
         if found is not None and not found.differ:
             return found
-        newest = find_snapshot(store)
+        newest = Head.read(store).snapshot
         if newest is None or newest.number == snapshot.number:
             if found is None:
                 assert error is not None

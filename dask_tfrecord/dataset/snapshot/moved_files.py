@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dask_tfrecord.dataset.snapshot.model import listed_files, open_version, short_list
+from dask_tfrecord.dataset.snapshot.model import kept_versions, listed_files, open_version, short_list
 from dask_tfrecord.dataset.snapshot.names import KEPT
-from dask_tfrecord.dataset.snapshot.versions import readable_versions, version_names
+from dask_tfrecord.dataset.snapshot.versions import version_names
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
     Call,
@@ -48,7 +48,7 @@ class VersionOfFiles:
         yield from (kept, path, kept)  # a restore may move the file back between the first two requests
         if (error := self._lost(store, path)) is not None:
             raise error
-        if numbers := readable_versions(store):
+        if numbers := kept_versions(store):
             has = f"version{'s' * (len(numbers) > 1)} {version_names(numbers)}"
             why = f"its version has expired or was overwritten. The dataset has {has}"
             raise removed(store.public(path), f", because {why}")

@@ -6,7 +6,7 @@ needed.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +31,6 @@ from dask_tfrecord.dataset.snapshot.stored_files import check, from_entries, inv
 from dask_tfrecord.errors import FileRemovedError, TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE
 from dask_tfrecord.files.storage.file_list import VERSION, FileList
-from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.paths import is_http
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
@@ -54,13 +53,13 @@ _NUMBERS = re.compile(r"(?<![^/])(\d{8})\.parquet(?![^/])", re.ASCII)
 _MOST_NUMBERS = 12
 
 
-def versions(store: Store, found: FoundFiles | None = None) -> list[int]:
+def versions(store: Store) -> list[int]:
     """Return the versions of the dataset in the root of the store, in ascending order.
 
-    ``found`` is an existing listing, or None. The listing of a remote store may not show a new file yet, so
-    the versions after the newest listed one are asked for by themselves.
+    The listing of a remote store may not show a new file yet, so the versions after the newest listed one are
+    asked for by themselves.
     """
-    numbers = numbers_of((found or store).names(METADATA_DIRECTORY))
+    numbers = numbers_of(store.names(METADATA_DIRECTORY))
     while has_unlisted_version(store, max(numbers, default=0)):
         numbers.append(max(numbers, default=0) + 1)
     return numbers
@@ -84,54 +83,12 @@ def numbers_of(names: Iterable[str]) -> list[int]:
     return sorted(map(int, _NUMBERS.findall("/".join(names))))
 
 
-def newest_number(store: Store) -> int:
-    """Return the newest version of the dataset in the root of the store, or 0 if there is no snapshot."""
-    return max(versions(store), default=0)
-
-
-def readable_versions(store: Store) -> list[int]:
-    oldest = oldest_version(store)
-    return [number for number in versions(store) if number >= oldest]
-
-
 def version_names(numbers: Sequence[int]) -> str:
     """Return a string that lists versions. If there are many versions, name only the first and the last
     version.
     """
     few = len(numbers) <= _MOST_NUMBERS
     return ", ".join(map(str, numbers)) if few else f"{numbers[0]} to {numbers[-1]}"
-
-
-def oldest_version(store: Store) -> int:
-    """Return the oldest version that the dataset keeps.
-
-    Return 0 if the dataset keeps all stored versions, or if the newest snapshot is damaged.
-    """
-    with suppress(TFRecordError):
-        newest = find_newest(store)
-        return newest["oldest"] if newest else 0
-    return 0
-
-
-def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any] | None:
-    """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
-
-    Raise TFRecordError if the file of the snapshot is damaged.
-    """
-    numbers = versions(store, found)
-    while numbers:
-        try:
-            return read_version(store, numbers[-1])
-        # An overwrite may have just replaced this version with a newer one.
-        except (FileNotFoundError, LostListError) as error:
-            if (now := versions(store)) != numbers:
-                numbers = now
-                continue
-            if isinstance(error, LostListError):
-                raise
-            path = store.public(store.join(snapshot_path(numbers[-1])))
-            raise invalid_snapshot(ValueError("is not a regular file"), path) from error
-    return None
 
 
 class LostListError(TFRecordError):
@@ -142,11 +99,21 @@ class RemovedVersionError(LostListError, FileRemovedError):
     """A list of a version is missing, because the version has expired or was overwritten."""
 
 
-class _Lists:
-    """The older lists of version ``number``. They are opened together at the first use of one of them."""
+# Returns the versions that a dataset keeps (see `Head`).
+KeptVersions = Callable[[Store], Collection[int]]
 
-    def __init__(self, store: Store, names: tuple[ListName, ...], number: int) -> None:
+
+class _Lists:
+    """The older lists of version ``number``. They are opened together at the first use of one of them.
+
+    ``kept_versions`` returns the versions that the dataset keeps.
+    """
+
+    def __init__(
+        self, store: Store, names: tuple[ListName, ...], number: int, kept_versions: KeptVersions
+    ) -> None:
         self.store, self.names, self.number = store, names, number
+        self.kept_versions = kept_versions
         self._found: dict[int, ListFile] = {}
 
     def open(self, number: int) -> ListFile:
@@ -183,13 +150,14 @@ class _Lists:
     def _removed(self, path: str) -> RemovedVersionError | None:
         """Return the error for a missing list if the version has expired or was overwritten, or None."""
         # Read no version if this is the newest one: the search for the newest version may have opened it.
-        if newest_number(self.store) <= self.number or self.number in readable_versions(self.store):
+        newest = max(versions(self.store), default=0)
+        if newest <= self.number or self.number in self.kept_versions(self.store):
             return None
         problem = f"version {self.number} of the dataset has expired or was overwritten after it was listed"
         return RemovedVersionError(problem, "read the dataset again", path=path)
 
-    def __reduce__(self) -> tuple[type["_Lists"], tuple[Store, tuple[ListName, ...], int]]:
-        return type(self), (self.store, self.names, self.number)
+    def __reduce__(self) -> tuple[type["_Lists"], tuple[Store, tuple[ListName, ...], int, KeptVersions]]:
+        return type(self), (self.store, self.names, self.number, self.kept_versions)
 
 
 def _lost(problem: str, path: str) -> LostListError:
@@ -251,18 +219,18 @@ class _List:
         vars(self).update(state)
 
 
-def read_version(store: Store, number: int) -> dict[str, Any]:
+def read_version(store: Store, number: int, kept_versions: KeptVersions) -> dict[str, Any]:
     """Return the fields of the snapshot with version ``number`` in the root of the store.
 
     Raise FileNotFoundError if the file of the version does not exist. Raise TFRecordError if it is damaged.
     """
-    return assemble(open_list(store, number))
+    return assemble(open_list(store, number), kept_versions)
 
 
-def assemble(own: ListFile, siblings: _Lists | None = None) -> dict[str, Any]:
+def assemble(own: ListFile, kept_versions: KeptVersions) -> dict[str, Any]:
     """Return the fields of the snapshot whose own list is ``own``."""
     metadata = own.metadata
-    siblings = siblings or _Lists(own.store, metadata.lists, own.number)
+    siblings = _Lists(own.store, metadata.lists, own.number, kept_versions)
     columns = metadata.columns
     if columns is None:
         columns = siblings.first().metadata.columns
@@ -282,7 +250,7 @@ def assemble(own: ListFile, siblings: _Lists | None = None) -> dict[str, Any]:
     }
 
 
-def encode(store: Store, fields: Mapping[str, Any]) -> tuple[bytes, EntryLog]:
+def encode(store: Store, fields: Mapping[str, Any], kept_versions: KeptVersions) -> tuple[bytes, EntryLog]:
     """Encode the fields of a snapshot as the Parquet file of its version.
 
     Return the content of the file, and the log of the entries as a reader would read it.
@@ -302,9 +270,8 @@ def encode(store: Store, fields: Mapping[str, Any]) -> tuple[bytes, EntryLog]:
     schema, partitioning = fields["schema"], fields["partitioning"]
     data = list_files.encode(metadata, own, schema, partitioning, number)
     stored = list_files.opened(store, number, data)
-    newest = _List(
-        ListName.of(number, fields["run"], stored.rows), _Lists(store, names, number), schema, partitioning
-    )
+    siblings = _Lists(store, names, number, kept_versions)
+    newest = _List(ListName.of(number, fields["run"], stored.rows), siblings, schema, partitioning)
     vars(newest).update(file=stored, content=own)
     return data, EntryLog(own.added.slice(0, 0), (*kept, newest), known=log.totals)
 
@@ -315,7 +282,7 @@ def _with_versions(files: FileList, number: int) -> FileList:
     return files.with_columns({VERSION: pc.fill_null(known, number)})
 
 
-def listed_by(store: Store, numbers: Iterable[int]) -> set[str]:
+def listed_by(store: Store, numbers: Iterable[int], kept_versions: KeptVersions) -> set[str]:
     """Return the paths of all data files and column files that one or more of the versions list.
 
     Leave out versions that no longer exist. Raise LostListError if a list is lost of a version that the
@@ -325,14 +292,10 @@ def listed_by(store: Store, numbers: Iterable[int]) -> set[str]:
     contents: dict[ListName, ListRows] = {}
     for number in numbers:
         try:
-            lists: tuple[_List, ...] = read_version(store, number)["log"].lists
+            lists: tuple[_List, ...] = read_version(store, number, kept_versions)["log"].lists
             contents |= {one.name: one.content for one in lists if one.name not in contents}
-        except FileNotFoundError:  # an overwrite has just removed this version
+        except FileNotFoundError:  # an overwrite has just removed this version, or one of its lists
             continue
-        except LostListError:
-            if number < oldest_version(store):
-                continue
-            raise
         of_versions.append(lists)
     # A file that no list removes is listed by each version that has its list.
     removed = pa.concat_arrays(

@@ -1,9 +1,8 @@
 """Find the files that readers see without a snapshot: committed files, but not those of open runs."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, with_files
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     METADATA_DIRECTORY,
@@ -21,7 +20,6 @@ from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import Listing, list_directory, unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
 
 
 def kept_files(store: Store, found: FoundFiles | None = None) -> FileList:
@@ -117,7 +115,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     if not (use_snapshot or runs):  # the snapshot, which may be hostile, is not needed
         return set()
     try:
-        snapshot = with_files(find_snapshot, store)
+        snapshot = Head.read(store, reads_files=True).snapshot
     except TFRecordError as error:
         if use_snapshot:
             raise
@@ -206,7 +204,9 @@ def visible_files(
     runs = open_runs(listed or store) if len(files) else []
     if not runs:
         return files
-    newest = intact_snapshot(store) if snapshot is None else snapshot
+    newest = snapshot
+    if newest is None:
+        newest = Head.read(store, intact=True, reads_files=True).snapshot
     return files.without([*map(store.join, _unread_paths(store, files.names, newest, runs))])
 
 
@@ -228,16 +228,6 @@ def of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence
     """
     of_runs = {path for path in paths if run_of(path) in runs} if runs else set()
     return of_runs - listed_files(snapshot) if of_runs else of_runs
-
-
-@redact_errors
-def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
-    """Return the newest snapshot in the root of the store, or None if the newest snapshot is damaged or
-    missing, or one of its lists is.
-    """
-    with suppress(TFRecordError):
-        return with_files(find_snapshot, store, found)
-    return None
 
 
 def replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:

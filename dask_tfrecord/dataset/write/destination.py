@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
     EXPORTS,
@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     STAGING,
     exported_files,
 )
-from dask_tfrecord.dataset.snapshot.versions import newest_number, versions
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import (
     Call,
@@ -99,7 +99,7 @@ def _has_metadata(store: Store) -> bool:
 
 def _lists_below(parent: Store, below: str) -> bool:
     try:
-        snapshot = find_snapshot(parent)
+        snapshot = Head.read(parent).snapshot
     except TFRecordError:  # the snapshot is damaged, so assume that it lists files in the directory
         return True
     return any(path.startswith(below) for path in listed_files(snapshot))
@@ -121,7 +121,7 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
         return
     keys: list[str] = []
     with suppress(TFRecordError):
-        snapshot = find_snapshot(parent)
+        snapshot = Head.read(parent).snapshot
         keys = [*snapshot.partition_on] if snapshot is not None else []
     partitions: dict[str, Any] = {"partition_on": keys} if keys else {}
     path = parent.public()
@@ -240,7 +240,7 @@ def check_destination(store: Store, mode: Mode, newest: Snapshot | None = None) 
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", advice)
     kind = "directory" if newest is not None else _kind(store)
-    if newest is not None or (kind != "missing" and newest_number(store)):
+    if newest is not None or (kind != "missing" and Head.read(store, intact=True).number):
         if mode == "create":
             problem = "the directory already holds a dataset"
             raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from dask_tfrecord.dataset.snapshot.model import listed_files
+from dask_tfrecord.dataset.snapshot.model import Head, kept_versions, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
     KEPT,
@@ -19,7 +19,6 @@ from dask_tfrecord.dataset.snapshot.names import (
     snapshot_path,
 )
 from dask_tfrecord.dataset.snapshot.versions import listed_by, versions
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.storage.found_files import FoundFiles
@@ -50,7 +49,7 @@ def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run
     closed = closed_column_files(store, found)
     runs = open_runs(store)
     # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
-    listed = listed_by(store, versions(store))
+    listed = listed_by(store, versions(store), kept_versions)
     if not dry_run:
         _move_to_their_places(store, found, listed)
     removed: list[str] = []
@@ -84,7 +83,7 @@ def _move_to_their_places(store: Store, found: FoundFiles, listed: Collection[st
     versions.
     """
     present, kept = ({*list_directory(one).names} for one in (found, found.inside(KEPT)))
-    newest = intact_snapshot(store)
+    newest = Head.read(store, intact=True, reads_files=True).snapshot
     if newest is not None:
         current = listed_files(newest)
         old = sorted(present.intersection(listed).difference(current))
@@ -111,7 +110,7 @@ def _unlisted_files(
     present = list_directory(found).names
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
     unlisted: dict[str, list[str]] = {run: [] for run in runs}
-    newest = intact_snapshot(store)
+    newest = Head.read(store, intact=True, reads_files=True).snapshot
     committed: set[str | None] = set()
     if newest is not None:
         committed.update(commit.run for commit in newest.commits())

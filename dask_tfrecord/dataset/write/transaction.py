@@ -17,8 +17,14 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.head import Head
-from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_among, listed_files
+from dask_tfrecord.dataset.snapshot.model import (
+    Commit,
+    Head,
+    Snapshot,
+    kept_versions,
+    listed_among,
+    listed_files,
+)
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     MOVED,
@@ -234,7 +240,7 @@ class Transaction:
         note_replaced(store, run.run, change.removed, change.kept)
         path = store.join(snapshot_path(snapshot.number))
         try:
-            data, log = encode(store, vars(snapshot))  # another write may have removed a list that it reads
+            data, log = encode(store, vars(snapshot), kept_versions)  # another write may have removed a list
             store.create_exclusively(path, data)
             if operation.keeps_values:
                 store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
@@ -536,7 +542,7 @@ def remove_replaced(
     else:
         removed, kept = (stored_paths(store, staged(run, name)) for name in (REPLACED, MOVED))
         move_files(store, kept)
-        newest = find_snapshot(store) if removed else None
+        newest = Head.read(store).snapshot if removed else None
         listed = listed_among(newest, removed)
         store.remove(store.join(path) for path in removed if path not in listed)
     close_run(store, run, change, names)

@@ -45,7 +45,7 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.list_files import opened
 from dask_tfrecord.dataset.snapshot.metadata import ListName, dump_columns, dump_metadata
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, encode
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
@@ -88,13 +88,13 @@ PATH = "/nowhere/_tfrecord/00000001.parquet"
 
 def from_parquet(data: bytes, number: int = 1) -> Snapshot:
     """Parse the file of a version, and read its entries."""
-    snapshot = Snapshot(**assemble(opened(ROOT, number, data)))
+    snapshot = Snapshot(**assemble(opened(ROOT, number, data), kept_versions))
     assert len(snapshot.file_list) == snapshot.log.totals.files
     return snapshot
 
 
 def to_parquet(snapshot: Snapshot) -> bytes:
-    return encode(ROOT, vars(snapshot))[0]
+    return encode(ROOT, vars(snapshot), kept_versions)[0]
 
 
 def stored() -> bytes:

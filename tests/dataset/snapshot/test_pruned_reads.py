@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.query.predicates import file_outcomes
 from dask_tfrecord.dataset.read import discovery
 from dask_tfrecord.dataset.snapshot import entry_log, list_files
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import encode
@@ -98,7 +98,7 @@ def stored(root: Path, type_: pa.DataType, seed: int) -> tuple[Snapshot, list[Fi
     snapshot = Snapshot(first, schema, None, "0" * 32, "1", keys.fields)
     left = files[:50]
     for number in (1, 2, 3):
-        data, log = encode(store, vars(snapshot))
+        data, log = encode(store, vars(snapshot), kept_versions)
         store.create_exclusively(store.join(snapshot_path(number)), data)
         if number < 3:
             gone, added = left[number::7], files[50 + 5 * number : 55 + 5 * number]

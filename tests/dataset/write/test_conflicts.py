@@ -4,7 +4,7 @@ Two attempts at one commit at once, because a scheduler repeats the task of a wo
 version lists a file that one of the attempts removes. The first attempt stops at each of its filesystem
 calls.
 
-Modules: dataset.write.operations, dataset.write.transaction, dataset.write.run, dataset.snapshot.head,
+Modules: dataset.write.operations, dataset.write.transaction, dataset.write.run, dataset.snapshot.model,
 dataset.maintenance.full_scan, dataset.maintenance.rewrites.
 """
 

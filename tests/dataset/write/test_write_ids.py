@@ -1,6 +1,6 @@
 """A write whose id is known commits nothing, and returns the version of the write that has the id.
 
-Modules: dataset.write.transaction, dataset.snapshot.head, collection.writer, row_writer.
+Modules: dataset.write.transaction, dataset.snapshot.model, collection.writer, row_writer.
 """
 
 import shutil
