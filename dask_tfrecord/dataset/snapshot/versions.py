@@ -116,13 +116,14 @@ class _Lists:
         self.kept_versions = kept_versions
         self._found: dict[int, ListFile] = {}
 
-    def open(self, number: int) -> ListFile:
-        if number not in self._found:
-            missing = [name for name in self.names if name.number not in self._found]
-            files = open_lists(self.store, [name.number for name in missing])
-            for name, file in zip(missing, files, strict=True):
-                self._found[name.number] = self._checked(name, file)
-        return self._found[number]
+    def open(self, name: ListName) -> ListFile:
+        """Open one of the lists, or the own list of the version, which a pickled version does not contain."""
+        if name.number not in self._found:
+            missing = [one for one in dict.fromkeys((*self.names, name)) if one.number not in self._found]
+            files = open_lists(self.store, [one.number for one in missing])
+            for one, file in zip(missing, files, strict=True):
+                self._found[one.number] = self._checked(one, file)
+        return self._found[name.number]
 
     def path(self, number: int) -> str:
         return self.store.public(self.store.join(snapshot_path(number)))
@@ -143,7 +144,8 @@ class _Lists:
             raise file
         if ListName.of(name.number, file.metadata.run, file.rows) != name:
             raise self._removed(path) or _lost(f"{problem} another one", path)
-        if file.metadata.lists if name is self.names[0] else file.metadata.lists[:1] != self.names[:1]:
+        first = self.names[:1]
+        if file.metadata.lists[:1] != (() if name in first else first):
             raise _lost(f"{problem} the list of another dataset", path)
         return file
 
@@ -184,7 +186,7 @@ class _List:
 
     @cached_property
     def file(self) -> ListFile:
-        return self.siblings.open(self.number)
+        return self.siblings.open(self.name)
 
     @property
     def removed(self) -> int:

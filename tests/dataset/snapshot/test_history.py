@@ -253,7 +253,8 @@ def test_an_append_stores_the_files_that_it_adds(place: str) -> None:
     # Version 2 changes the user's metadata. Version 3 has the columns and the metadata of version 1 no more.
     assert ["schema" in metadata for _, metadata in stored] == [True, True, True]
     opened = [Snapshot.open(place, version=number) for number in (1, 2, 3)]
-    assert opened == written == pickle.loads(pickle.dumps(opened))
+    unread = pickle.loads(pickle.dumps(opened))
+    assert opened == written == unread == pickle.loads(pickle.dumps(opened))
     assert len({*written, *opened}) == 3
     assert opened[2].custom_metadata == {"who": "me"}
     assert values(place) == [1, 2, 3, 4]
