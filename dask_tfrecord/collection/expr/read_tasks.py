@@ -97,7 +97,10 @@ class Reader:
 
     def __call__(self, number: int) -> pd.DataFrame:
         function = read_partition if self.plan.keys is None else read_key
-        return read_each(function, self._parts(number), *self.arguments)
+        parts = self._parts(number)
+        if len(parts) == 1:  # so that the traceback of an error shows few frames of this package
+            return function(parts[0], *self.arguments)
+        return read_each(function, parts, *self.arguments)
 
     def partitions_of(self, number: int) -> list[Partition]:
         """Return what a task reads."""
