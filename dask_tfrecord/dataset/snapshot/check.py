@@ -159,20 +159,21 @@ def find_newest_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     differ from the version before, compare the files with the new version.
     """
     while True:
-        found, error = None, None
         try:
             found = find_files(store, snapshot)
-        except LostListError as lost:  # an overwrite has just removed a list of the version
-            error = lost
-        if found is not None and not found.differ:
-            return found
-        newest = Head.read(store).snapshot
-        if newest is None or newest.number == snapshot.number:
-            if found is None:
-                assert error is not None
-                raise error
-            return found
+        except LostListError:  # an overwrite has just removed a list of the version
+            if (newest := _newer(store, snapshot)) is None:
+                raise
+        else:
+            if not found.differ or (newest := _newer(store, snapshot)) is None:
+                return found
         snapshot = newest
+
+
+def _newer(store: Store, snapshot: Snapshot) -> Snapshot | None:
+    """Return the newest version, or None if it is ``snapshot``."""
+    newest = Head.read(store).snapshot
+    return None if newest is None or newest.number == snapshot.number else newest
 
 
 def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
@@ -195,7 +196,7 @@ def refuse_differences(store: Store, found: ComparedFiles, *, may_be_rewritten: 
     is_resized = found.is_resized
     if may_be_rewritten:
         is_resized = pc.and_(is_resized, pc.invert(found.is_rewritten))
-    if (lost := _first_lost(store, found.files, found.listed, is_resized)) is not None:
+    if (lost := first_lost(store, found.files, found.listed, is_resized)) is not None:
         raise lost
     if foreign := [name for name in found.unlisted.names if not is_part(name)]:
         problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
@@ -215,18 +216,16 @@ def check_version(store: Store, snapshot: Snapshot) -> None:
         raise of_version(error, snapshot.number)
 
 
-def first_lost(store: Store, files: FileList, listed: FileList) -> CorruptRecordError | None:
+def first_lost(
+    store: Store, files: FileList, listed: FileList, is_resized: pa.ChunkedArray | None = None
+) -> CorruptRecordError | None:
     """Return the exception for the first file that is missing, or whose size differs from the size in the
     snapshot. Return None if there is no such file.
 
-    ``files`` describes the files of ``listed`` as `ComparedFiles.files` does.
+    ``files`` describes the files of ``listed`` as `ComparedFiles.files` does. ``is_resized`` is a mask of the
+    files whose size must not differ, if this is not the case for all files.
     """
-    return _first_lost(store, files, listed, _is_resized(files, listed))
-
-
-def _first_lost(
-    store: Store, files: FileList, listed: FileList, is_resized: pa.ChunkedArray
-) -> CorruptRecordError | None:
+    is_resized = _is_resized(files, listed) if is_resized is None else is_resized
     is_missing = files["path"].is_null()
     first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
     if first < 0:

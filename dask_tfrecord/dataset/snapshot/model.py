@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, Prune, StoredList
+from dask_tfrecord.dataset.snapshot.list_files import public_path
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import (
@@ -30,11 +31,11 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
 )
 from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,
-    has_unlisted_version,
     history,
     numbers_of,
     read_version,
     version_names,
+    with_unlisted,
 )
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE, FileEntry
@@ -346,7 +347,7 @@ def read_snapshot(store: Store, number: int, *, reads_files: bool = False) -> Sn
     """
     snapshot = Snapshot(**read_version(store, number, kept_versions))
     if reads_files:
-        snapshot.file_list  # noqa: B018  # the lists are read when this property is first needed
+        len(snapshot.file_list)  # the first use reads the lists
     return snapshot
 
 
@@ -372,10 +373,7 @@ class _Listing(NamedTuple):
         infos = store.infos(METADATA_DIRECTORY)
         numbers = numbers_of(infos)
         if is_exact and (not expected or expected not in numbers):
-            newest = max([expected, *numbers], default=0)
-            while has_unlisted_version(store, newest):
-                newest += 1
-                numbers.append(newest)
+            numbers = with_unlisted(store, numbers, expected)
         return cls(numbers, infos)
 
     @property
@@ -561,7 +559,7 @@ def _read(store: Store, listing: _Listing, *, intact: bool, reads_files: bool = 
                 if not isinstance(error, FileNotFoundError):
                     raise
                 reason = ValueError("is not a regular file") if _is_listed(error) else error
-                raise invalid_snapshot(reason, store.public(store.join(snapshot_path(number)))) from error
+                raise invalid_snapshot(reason, public_path(store, number)) from error
         run = "" if snapshot is None else snapshot.run
         stamp, kept = listing.stamp(store, number), _kept(listing.numbers, snapshot)
         return Head(number, snapshot, run, stamp, kept, listing.has_staging)

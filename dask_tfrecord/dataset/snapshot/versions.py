@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot import list_files
 from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, ListRows, Prune
-from dask_tfrecord.dataset.snapshot.list_files import ListFile, open_list, open_lists
+from dask_tfrecord.dataset.snapshot.list_files import ListFile, open_list, open_lists, public_path
 from dask_tfrecord.dataset.snapshot.metadata import (
     KNOWN_COMMITS,
     ListName,
@@ -59,10 +59,19 @@ def versions(store: Store) -> list[int]:
     The listing of a remote store may not show a new file yet, so the versions after the newest listed one are
     asked for by themselves.
     """
-    numbers = numbers_of(store.names(METADATA_DIRECTORY))
-    while has_unlisted_version(store, max(numbers, default=0)):
-        numbers.append(max(numbers, default=0) + 1)
-    return numbers
+    return with_unlisted(store, numbers_of(store.names(METADATA_DIRECTORY)))
+
+
+def with_unlisted(store: Store, numbers: Sequence[int], expected: int = 0) -> list[int]:
+    """Return listed versions and the versions after them, which a listing may not show yet.
+
+    ``expected`` is a version that exists, even if it is not listed.
+    """
+    found, newest = [*numbers], max([expected, *numbers], default=0)
+    while has_unlisted_version(store, newest):
+        newest += 1
+        found.append(newest)
+    return found
 
 
 def has_unlisted_version(store: Store, number: int, count: int = 1) -> bool:
@@ -119,25 +128,24 @@ class _Lists:
     def open(self, name: ListName) -> ListFile:
         """Open one of the lists, or the own list of the version, which a pickled version does not contain."""
         if name.number not in self._found:
-            missing = [one for one in dict.fromkeys((*self.names, name)) if one.number not in self._found]
-            files = open_lists(self.store, [one.number for one in missing])
-            for one, file in zip(missing, files, strict=True):
-                self._found[one.number] = self._checked(one, file)
+            self._open([one for one in dict.fromkeys((*self.names, name)) if one.number not in self._found])
         return self._found[name.number]
-
-    def path(self, number: int) -> str:
-        return self.store.public(self.store.join(snapshot_path(number)))
 
     def first(self) -> ListFile:
         """Open only the first list, whose metadata describes the columns of the version."""
         name = self.names[0]
         if name.number not in self._found:
-            self._found[name.number] = self._checked(name, *open_lists(self.store, [name.number]))
+            self._open([name])
         return self._found[name.number]
+
+    def _open(self, names: Sequence[ListName]) -> None:
+        files = open_lists(self.store, [name.number for name in names])
+        for name, file in zip(names, files, strict=True):
+            self._found[name.number] = self._checked(name, file)
 
     def _checked(self, name: ListName, file: ListFile | Exception) -> ListFile:
         problem = "later versions add to this version, and its file is"
-        path = self.path(name.number)
+        path = public_path(self.store, name.number)
         if isinstance(file, FileNotFoundError):
             raise self._removed(path) or _lost(f"{problem} missing", path) from None
         if isinstance(file, Exception):
@@ -202,7 +210,7 @@ class _List:
 
     @property
     def path(self) -> str:
-        return self.siblings.path(self.number)
+        return public_path(self.siblings.store, self.number)
 
     @cached_property
     def content(self) -> ListRows:
@@ -216,9 +224,6 @@ class _List:
     def __getstate__(self) -> dict[str, Any]:
         names = ("name", "siblings", "schema", "partitioning")
         return {name: vars(self)[name] for name in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
 
 
 def read_version(store: Store, number: int, kept_versions: KeptVersions) -> dict[str, Any]:
