@@ -147,17 +147,17 @@ class _Lists:
         problem = "later versions add to this version, and its file is"
         path = public_path(self.store, name.number)
         if isinstance(file, FileNotFoundError):
-            raise self._removed(path) or _lost(f"{problem} missing", path) from None
+            raise self.removed_version(path) or _lost(f"{problem} missing", path) from None
         if isinstance(file, Exception):
             raise file
         if ListName.of(name.number, file.metadata.run, file.rows) != name:
-            raise self._removed(path) or _lost(f"{problem} another one", path)
+            raise self.removed_version(path) or _lost(f"{problem} another one", path)
         first = self.names[:1]
         if file.metadata.lists[:1] != (() if name in first else first):
             raise _lost(f"{problem} the list of another dataset", path)
         return file
 
-    def _removed(self, path: str) -> RemovedVersionError | None:
+    def removed_version(self, path: str) -> RemovedVersionError | None:
         """Return the error for a missing list if the version has expired or was overwritten, or None."""
         # Read no version if this is the newest one: the search for the newest version may have opened it.
         newest = max(versions(self.store), default=0)
@@ -214,12 +214,17 @@ class _List:
 
     @cached_property
     def content(self) -> ListRows:
-        return self.file.read(self.schema, self.partitioning)
+        return self._read()
 
     def read(self, names: Collection[str], prune: Prune) -> ListRows:
-        if "content" in vars(self):
-            return self.content
-        return self.file.read(self.schema, self.partitioning, names, prune)
+        return self.content if "content" in vars(self) else self._read(names, prune)
+
+    def _read(self, names: Collection[str] | None = None, prune: Prune | None = None) -> ListRows:
+        file = self.file
+        try:
+            return file.read(self.schema, self.partitioning, names, prune)
+        except FileRemovedError as error:  # the file was removed after its end was read
+            raise self.siblings.removed_version(self.path) or error from None
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("name", "siblings", "schema", "partitioning")

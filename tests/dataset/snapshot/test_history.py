@@ -317,6 +317,19 @@ def test_an_overwrite_that_removes_the_lists_of_a_version_disturbs_no_other_oper
     assert values(place) in ([5], [1, 2, 3, 4])  # the operation may have read no older list
 
 
+def test_a_long_list_that_an_overwrite_removes_before_its_first_use_is_of_an_older_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_files, "TAIL_BYTES", 4_000)
+    monkeypatch.setattr(list_files, "_SINGLE_TAILS", 1)
+    to_tfrecord(pd.DataFrame({"n": range(600)}), tmp_path, write_options={"max_rows_per_file": 1})
+    known = Snapshot.open(tmp_path)
+    to_tfrecord(collection(1), tmp_path, overwrite=True)
+    assert check.find_newest_files(Store.at(tmp_path), known).snapshot.number == 2
+    with pytest.raises(versions.RemovedVersionError, match="version 1 of the dataset has expired or was"):
+        len(known.file_list)
+
+
 @pytest.mark.usefixtures("deltas")
 def test_the_index_of_a_dataset_stores_all_entries(tmp_path: Path) -> None:
     append_three(tmp_path)
