@@ -46,6 +46,8 @@ from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,
     encode,
     has_unlisted_version,
+    listed_by,
+    versions,
 )
 from dask_tfrecord.dataset.write.operations import Change, Operation, overtaken
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -141,18 +143,11 @@ class Transaction:
         return ""
 
     def _finish(self, snapshot: Snapshot) -> None:
-        """Perform the last step. If removing files fails, only warn, because the data is already committed.
-
-        Remove files of the run that the commit of another attempt has made useless.
-        """
+        """Perform the last step. If removing files fails, only warn, because the data is committed."""
         store = self.store
         try:
             if self._change is None:
-                listed = listed_files(snapshot) | listed_files(self.head.snapshot)
-                if store.stages_files:
-                    store.remove(map(store.join, sorted(self._published - listed)))
-                else:
-                    _remove_other_uploads(self.run, listed)
+                self._remove_useless(snapshot)
             elif self._staged.difference(self._attempts.values(), (SPILLS, REPLACED, MOVED)):
                 _remove_other_uploads(self.run, listed_files(snapshot))
             remove_replaced(store, self.run.run, self._change, self._staged, self.head)
@@ -164,6 +159,20 @@ class Transaction:
                 UserWarning,
                 stacklevel=2,
             )
+
+    def _remove_useless(self, snapshot: Snapshot) -> None:
+        """Remove the files of this attempt after another attempt has committed the version ``snapshot``, or
+        another write has committed the ``write_id`` of the run.
+        """
+        run, store = self.run, self.store
+        listed = {*listed_files(snapshot), *listed_files(self.head.snapshot)}
+        if snapshot.run != run.run and self.head.commit_of(run.run) is not None:
+            # The version of the run has expired, and later ones may list files that a commit is moving.
+            listed |= listed_by(store, versions(store), kept_versions)
+        if store.stages_files:
+            store.remove(map(store.join, sorted(self._published - listed)))
+        else:
+            _remove_other_uploads(run, listed)
 
     def _try(self) -> Snapshot | None:
         """Try to create the version after `head`. Return the version that commits the run, or None if `head`

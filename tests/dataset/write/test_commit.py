@@ -548,6 +548,23 @@ def test_a_killed_computation_removes_no_upload_of_another(uploads: str) -> None
     assert values(uploads) == values(uploads, use_snapshot=False) == [3, 4]
 
 
+def test_a_commit_that_runs_again_keeps_files_that_another_commit_is_moving(uploads: str) -> None:
+    """The version of the commit has expired, and a kept version lists its file."""
+    to_tfrecord(collection(1), uploads)
+    run, operation = planned(collection(2), uploads, append=True)
+    files = run.write(pa.table({"n": [2]}), 0, 1)
+    commit(run, operation, files)
+    to_tfrecord(collection(3), uploads, append=True)
+    open_dataset(uploads).expire(versions=1, grace="0s")
+    with patch.object(transaction, "remove_replaced"):
+        open_dataset(uploads).compact(keep_versions=True)
+    again = run.write(pa.table({"n": [4]}), 0, 1)
+    for attempt in (files, again):
+        assert commit(run, operation, attempt).number == 5
+        assert values(uploads, version=3) == values(uploads) == [1, 2, 3]
+        assert values(uploads, use_snapshot=False) == [1, 2, 3]
+
+
 def test_uploads_that_cleanup_has_removed_are_not_committed(uploads: str) -> None:
     to_tfrecord(collection(1), uploads)
     run, operation = planned(collection(2), uploads, append=True)
