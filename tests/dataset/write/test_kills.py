@@ -156,6 +156,10 @@ PAIRS = [
     ("foreign", "overwrite", "overwrite", 14),
     ("foreign", "partitions", "append", 21),
     ("foreign", "read", "dying overwrite", 14),
+    ("lists", "append", "overwrite", 14),
+    ("lists", "keeping delete", "overwrite", 21),
+    ("lists", "compact", "overwrite", 21),
+    ("lists", "expire", "overwrite", 21),
 ]
 
 
