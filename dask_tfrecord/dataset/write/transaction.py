@@ -483,9 +483,11 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
             parent = parent_of(place)
             if parent not in present:
                 present[parent] = {*store.names(parent)}
+            if not present[parent] or name in present[parent]:
+                continue
             # The directory may be missing if another process has committed this run and then compacted the
-            # dataset.
-            if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
+            # dataset. Or another process may have made it after the names were listed, so list them again.
+            if store.fs.exists(store.join(place)) and name not in store.names(parent):
                 alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
                 stored = alike[0] if alike else "another name"
                 is_old = " of an older version" if place != directory else ""
@@ -616,18 +618,19 @@ def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = N
 
     ``known`` is the snapshot of a version. If no open run has committed according to ``known``, return
     without reading the newest version. If ``known`` is None, read the newest version if there is an open run.
-    If the newest snapshot is damaged or missing, do nothing.
+    If the newest snapshot is damaged or missing, or if another write removes its lists, do nothing.
     """
     others = {run for run in open_runs(store) if run != running}
-    if known is not None:
-        others.intersection_update(past.run for past in known.commits())
-    if not others:
-        return  # do not parse a large snapshot without need
-    newest = Head.read(store, intact=True).snapshot
-    for past in () if newest is None else newest.commits():
-        if past.run in others:
-            logger.info("%s: finish the interrupted cleanup of write %s", store.public(), past.run[:8])
-            remove_replaced(store, past.run)
+    with suppress(LostListError):  # a later write finishes the commits
+        if known is not None:
+            others.intersection_update(past.run for past in known.commits())
+        if not others:
+            return  # do not parse a large snapshot without need
+        newest = Head.read(store, intact=True).snapshot
+        for past in () if newest is None else newest.commits():
+            if past.run in others:
+                logger.info("%s: finish the interrupted cleanup of write %s", store.public(), past.run[:8])
+                remove_replaced(store, past.run)
 
 
 def remove_staging(store: Store, run: str) -> None:

@@ -38,6 +38,7 @@ from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.feed import RecordTable
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -315,6 +316,19 @@ def test_an_overwrite_that_removes_the_lists_of_a_version_disturbs_no_other_oper
     use[1](dataset)
     monkeypatch.undo()
     assert values(place) in ([5], [1, 2, 3, 4])  # the operation may have read no older list
+
+
+@pytest.mark.usefixtures("deltas")
+def test_an_append_goes_on_if_an_overwrite_removes_the_lists_that_it_knows(tmp_path: Path) -> None:
+    append_three(tmp_path)
+    store = Store.at(tmp_path)
+    WriteRun(store, Schema.from_arrow(pa.schema({"n": pa.int64()}))).write(pa.table({"n": [5]}), 0, 1)
+    run = WriteRun(store, Snapshot.open(tmp_path).schema, head=Head.read(store))
+    assert run.head.has_staging
+    files = run.write(pa.table({"n": [6]}), 0, 1)
+    to_tfrecord(collection(7), tmp_path, overwrite=True)
+    assert commit(run, Append(), files).number == 5
+    assert sorted(values(tmp_path)) == [6, 7]
 
 
 def test_a_long_list_that_an_overwrite_removes_before_its_first_use_is_of_an_older_version(

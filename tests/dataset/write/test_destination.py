@@ -38,6 +38,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.names import KEPT
 from dask_tfrecord.dataset.write.destination import parent_dataset
 from dask_tfrecord.feed.stream import write_feather
 from dask_tfrecord.files.storage.store import Store
@@ -512,6 +513,25 @@ def test_another_form_of_a_stored_value_is_refused_and_the_dataset_stays(
     assert {path: file.getvalue() for path, file in folding.store.items()} == before
     write(folding, rows(first), append=True)
     assert read(folding) == read(folding, use_snapshot=False) == [{"n": 0, "key": first}] * 2
+
+
+def test_a_directory_that_another_write_makes_after_the_listing_is_not_refused(
+    folding: FoldingNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folding, rows("old"))
+    names = Store.names
+
+    def names_then_create(store: Store, directory: str) -> list[str]:
+        found = names(store, directory)
+        if directory == KEPT:
+            folding.pipe_file(f"/set/{KEPT}/key=new/part-1", b"")
+        return found
+
+    folding.pipe_file(f"/set/{KEPT}/key=old/part-0", b"")
+    monkeypatch.setattr(Store, "names", names_then_create)
+    write(folding, rows("new"), append=True)
+    assert folding.exists(f"/set/{KEPT}/key=new/part-1")
+    assert sorted(row["key"] for row in read(folding)) == ["new", "old"]
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
