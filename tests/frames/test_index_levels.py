@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import numpy as np
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -135,7 +136,7 @@ def changed_metadata(tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], dic
     def change(of: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         table = pq.read_table(path)
         known = of(json.loads(table.schema.metadata[b"dask_tfrecord"]))
-        pq.write_table(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
+        oracle.write_version(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
 
     return change
 

@@ -146,6 +146,10 @@ def place(root: Path, path: str) -> Path:
 def parquet_file(root: Path, number: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows and the metadata of a snapshot's file."""
     path = root / "_tfrecord" / f"{number:08d}.parquet"
+    stored = path.read_bytes()
+    start = oracle.footer_start(stored)
+    found = int.from_bytes(stored[start - 4 : start], "little")
+    check(found == oracle.crc32c(stored[start:]), "the CRC of a footer")
     table = pq.read_table(path, page_checksum_verification=True)
     metadata = json.loads(table.schema.metadata[b"dask_tfrecord"], object_pairs_hook=unique)
     known = metadata.get("schema", {})
@@ -431,7 +435,7 @@ def append(root: Path, numbers: list[int]) -> dict[str, Any]:
     for key in ("removed", "merged", "details", "write_id"):
         metadata.pop(key, None)
     table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()})
-    pq.write_table(table, staged.parent / "snapshot", write_page_checksum=True)
+    oracle.write_version(table, staged.parent / "snapshot")
     os.link(staged.parent / "snapshot", root / "_tfrecord" / f"{number + 1:08d}.parquet")
     (root / "_SUCCESS").touch()
     (staged.parent / "snapshot").unlink()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError as DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -45,6 +47,23 @@ def crc32c(data: bytes, value: int = 0) -> int:
     for byte in data:
         value = (value >> 8) ^ _TABLE[(value ^ byte) & 0xFF]
     return value ^ 0xFFFFFFFF
+
+
+def footer_start(parquet: bytes) -> int:
+    return len(parquet) - 8 - int.from_bytes(parquet[-8:-4], "little")
+
+
+def with_footer_checksum(parquet: bytes) -> bytes:
+    """Store the checksum of the footer before the footer, as in the Parquet file of a version."""
+    start = footer_start(parquet)
+    return parquet[:start] + crc32c(parquet[start:]).to_bytes(4, "little") + parquet[start:]
+
+
+def write_version(table: pa.Table, path: Path) -> None:
+    """Write a table with its metadata as the Parquet file of a version."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_checksum=True)
+    path.write_bytes(with_footer_checksum(bytes(sink.getvalue())))
 
 
 def masked_crc(data: bytes) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -325,7 +326,7 @@ def test_what_both_refuse_and_ignore(tmp_path: Path, change: dict[str, Any], ref
     metadata = {**json.loads(table.schema.metadata[b"dask_tfrecord"]), **change}
     table = table.append_column("unknown", pa.nulls(len(table), pa.int8()))
     text = json.dumps(metadata).encode()
-    pq.write_table(table.replace_schema_metadata({b"dask_tfrecord": text}), path)
+    oracle.write_version(table.replace_schema_metadata({b"dask_tfrecord": text}), path)
     reported = run("read", tmp_path / "a", tmp_path / "out")
     assert reported.get("refused") == refused
     if refused:

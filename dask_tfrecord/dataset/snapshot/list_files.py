@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows, Prune
 from dask_tfrecord.dataset.snapshot.metadata import (
     FORMAT_VERSION,
@@ -34,6 +35,9 @@ from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
 METADATA_KEY = b"dask_tfrecord"
+
+# The size of the checksum before the footer, and of the footer's length and last bytes.
+_CHECKSUM_BYTES, _END_BYTES = 4, 8
 
 # The largest size of the file of a version.
 _MOST_BYTES = (1 << 31) - 1
@@ -203,7 +207,7 @@ def open_lists(store: Store, numbers: Sequence[int]) -> list[ListFile | Exceptio
 def _opened(store: Store, number: int, tail: bytes | Exception, size: int) -> ListFile | Exception:
     """Parse the last ``size`` bytes of a file, or the whole file if they do not contain the footer."""
     try:
-        if isinstance(tail, bytes) and len(tail) == size >= _footer_bytes(tail):
+        if isinstance(tail, bytes) and len(tail) == size >= _CHECKSUM_BYTES + _footer_bytes(tail):
             return opened(store, number, tail, is_whole=False)
         if not isinstance(tail, bytes) or len(tail) == size:  # or the store cannot read the end of a file
             tail = store.read_file(store.join(snapshot_path(number)), _MOST_BYTES)
@@ -229,10 +233,26 @@ def opened(store: Store, number: int, data: bytes, *, is_whole: bool = True) -> 
 
 
 def _footer_bytes(data: bytes) -> int:
-    return int.from_bytes(data[-8:-4], "little") + 8
+    return int.from_bytes(data[-_END_BYTES : -_END_BYTES // 2], "little") + _END_BYTES
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """Store the checksum of the footer directly before the footer, where Parquet readers ignore it."""
+    start = len(data) - _footer_bytes(data)
+    footer = data[start:]
+    return data[:start] + crc32c(footer).to_bytes(_CHECKSUM_BYTES, "little") + footer
+
+
+def _check_footer(data: bytes) -> None:
+    """Raise if the footer is damaged. PyArrow would abort the process for some damaged footers."""
+    check(data[-4:] == b"PAR1", "it does not end with the magic bytes of Parquet")
+    start = len(data) - _footer_bytes(data)
+    found = int.from_bytes(data[max(0, start - _CHECKSUM_BYTES) : start], "little")
+    check(start >= _CHECKSUM_BYTES and found == crc32c(data[start:]), "the checksum of its footer is wrong")
 
 
 def _parse(data: bytes, number: int) -> tuple[VersionMetadata, pq.FileMetaData]:
+    _check_footer(data)
     footer = open_parquet(data).metadata
     metadata = strict_json((footer.metadata or {})[METADATA_KEY])
     version = metadata["format_version"]
@@ -276,7 +296,7 @@ def encode(
             if not len(table):
                 break
         writer.add_key_value_metadata({METADATA_KEY: text.encode()})
-    return bytes(sink.getvalue())
+    return _with_checksum(bytes(sink.getvalue()))
 
 
 # -- Statistics of row groups --------------------------------------------------------------------------------

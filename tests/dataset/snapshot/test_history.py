@@ -232,7 +232,7 @@ def change(place: Path, number: int, **changes: Any) -> None:
     table, metadata = parquet(place, number)
     text = json.dumps({**metadata, **changes})
     table = table.replace_schema_metadata({b"dask_tfrecord": text})
-    pq.write_table(table, place / f"_tfrecord/{number:08d}.parquet")
+    oracle.write_version(table, place / f"_tfrecord/{number:08d}.parquet")
 
 
 def append_three(place: str | Path) -> list[Snapshot]:
@@ -472,7 +472,7 @@ def rewrite(root: Path, number: int, paths: list[str], **changes: Any) -> None:
     table = rows.take(pc.fill_null(at, 0)).set_column(0, "path", pa.array(paths))
     metadata = {**parquet(root, number)[1], **changes}
     table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata)})
-    pq.write_table(table, root / f"_tfrecord/{number:08d}.parquet")
+    oracle.write_version(table, root / f"_tfrecord/{number:08d}.parquet")
 
 
 @pytest.mark.usefixtures("deltas")
@@ -515,14 +515,14 @@ def test_the_order_of_files_is_checked(tmp_path: Path) -> None:
         table, metadata = parquet(tmp_path, 3)
         table = table.append_column("place", pa.array(places, pa.int64()))
         text = {b"dask_tfrecord": json.dumps({**metadata, "next_place": 9 << 20})}
-        pq.write_table(table.replace_schema_metadata(text), tmp_path / "_tfrecord/00000003.parquet")
+        oracle.write_version(table.replace_schema_metadata(text), tmp_path / "_tfrecord/00000003.parquet")
         with pytest.raises(TFRecordError, match=r"00000003.parquet: .*place of a file is null or negative"):
             read_tfrecord(tmp_path)
         change(tmp_path, 3, next_place=3 << 20)
         table, metadata = parquet(tmp_path, 3)
         text = {b"dask_tfrecord": json.dumps(metadata)}
         table = table.drop_columns("place").replace_schema_metadata(text)
-        pq.write_table(table, tmp_path / "_tfrecord/00000003.parquet")
+        oracle.write_version(table, tmp_path / "_tfrecord/00000003.parquet")
 
 
 @pytest.mark.usefixtures("deltas")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -186,6 +187,7 @@ def test_a_small_snapshot_of_gigabytes_raises(root: Path) -> None:
     with pq.ParquetWriter(path, table.schema, compression="zstd", store_schema=False) as writer:
         writer.write_table(table, row_group_size=count)
         writer.add_key_value_metadata(metadata)
+    path.write_bytes(oracle.with_footer_checksum(path.read_bytes()))
     assert path.stat().st_size < 1 << 20
     with pytest.raises(TFRecordError, match=r"would take more than [0-9,]+ bytes of memory"):
         read_tfrecord(root)
