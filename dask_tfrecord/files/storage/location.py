@@ -21,6 +21,7 @@ from fsspec.utils import tokenize
 
 from dask_tfrecord.codec import SparseReader, crc32c
 from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.files.storage.block_cache import BlockCache
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.files.storage.expected_files import ADVICE, ExpectedFile, Version, removed
 from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
@@ -257,6 +258,8 @@ class Location:
     version: Version | None = None
     # A cache of fsspec on top of ``fs``. Only the content of data files and column files comes from it.
     cache: AbstractFileSystem | None = None
+    # A cache on a local disk of the blocks that the feeds read.
+    block_cache: BlockCache | None = field(default=None, compare=False)
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
