@@ -27,6 +27,7 @@ from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
 from dask_tfrecord.files.storage.file_list import FileList, statistics_name
 from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
@@ -155,7 +156,7 @@ class Facts(OpenedPath):
         count = len(plan.files)
         files = plan.files.take(np.arange(0, count, max(1, count // _DETECTED_FILES)))
         sizes = zip(files.paths, files["bytes"].to_pylist(), strict=True)
-        heads = plan.store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
+        heads = plan.store.read_ranges([ByteRange(path, 0, _HEAD_BYTES) for path, size in sizes if size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
 
     @property

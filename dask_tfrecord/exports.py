@@ -31,6 +31,7 @@ from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema import tensorflow_schemas
@@ -77,11 +78,13 @@ def export(store: Store, format: Format) -> list[str]:
 
 
 def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -> None:
-    ranges = [(store.join(file.path), 0, HEADER_BYTES) for file in files if file.bytes]
-    for (path, _, _), head in zip(ranges, store.read_ranges(ranges), strict=True):
+    ranges = [ByteRange(store.join(file.path), 0, HEADER_BYTES, file.stamp) for file in files if file.bytes]
+    for one, head in zip(ranges, store.read_ranges(ranges), strict=True):
         if compression := detect(head):
             problem = f"the file is compressed with {compression}, which {reader} cannot read"
-            raise TFRecordError(problem, "write the dataset without compression=", path=store.public(path))
+            raise TFRecordError(
+                problem, "write the dataset without compression=", path=store.public(one.path)
+            )
 
 
 # -- Offsets of records, for DALI and the tfrecord package ---------------------------------------------------

@@ -22,6 +22,7 @@ from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.row_selection import Numbers
 from dask_tfrecord.schema.fields import Schema
@@ -219,8 +220,8 @@ class RecordBuffers:
                 found.append((self._records(dataset, unit), rows))
         return found
 
-    def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
-        """Return the path, start and stop of the requested range of a remote split.
+    def _range(self, store: Store, unit: int, rows: Numbers) -> ByteRange | None:
+        """Return the requested range of a remote split.
 
         Return None if the whole split should be read, because a range of it was read before, or because the
         requested range is at least half of the split.
@@ -235,7 +236,8 @@ class RecordBuffers:
             if unit in self._kept:
                 return None
             self._keep(unit, None)
-        return self._splits[unit].file.path, start, stop
+        file = self._splits[unit].file
+        return ByteRange(file.path, start, stop, file.stamp)
 
     def _keep(self, unit: int, records: Records | None) -> None:
         self._kept_bytes += _size(records) - _size(self._kept.pop(unit, None))
@@ -283,11 +285,11 @@ def _size(records: Records | None) -> int:
     return 0 if records is None else int(records.data.size)
 
 
-def _read_ranges(store: Store, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+def _read_ranges(store: Store, ranges: Sequence[ByteRange]) -> list[bytes]:
     found = store.read_ranges(ranges)
-    for data, (path, start, stop) in zip(found, ranges, strict=True):
-        if len(data) != stop - start:
-            raise _too_short(store.public(path))
+    for data, one in zip(found, ranges, strict=True):
+        if len(data) != one.stop - one.start:
+            raise _too_short(store.public(one.path))
     return found
 
 

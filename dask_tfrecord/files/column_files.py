@@ -29,6 +29,7 @@ from dask_tfrecord.files.bounded_parquet import read_bounded
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.location import PartialFile
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.lazy import cached_property
@@ -186,7 +187,7 @@ class ColumnFileReader:
     def _tail(self, count: int) -> bytes:
         stop = self._file.bytes
         with _store_errors():
-            [tail] = self._store.read_ranges([(self._path, max(0, stop - count), stop)])
+            [tail] = self._store.read_ranges([ByteRange(self._path, max(0, stop - count), stop)])
         return tail
 
     def rows_of(
@@ -228,7 +229,7 @@ class ColumnFileReader:
             return pa.BufferReader(self._content)
         spans = self.spans(groups, names)
         with _store_errors():
-            found = self._store.read_ranges([(self._path, *span) for span in spans])
+            found = self._store.read_ranges([ByteRange(self._path, *span) for span in spans])
         parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
         _check_chunks(self._metadata, self._checksums, self._chunks(groups, names), parts)
         return pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")

@@ -16,6 +16,7 @@ from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.record_file import TABLE_BYTES, RecordFile, TableReader
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
 
@@ -124,8 +125,10 @@ class Fetch(NamedTuple):
     def _in_ranges(self, records: Ints) -> Iterator[_Found]:
         for first, last in _groups(self.stops - self.starts):
             starts, stops = self.starts[first:last], self.stops[first:last]
-            path = self.split.file.path
-            wanted = [(path, *one) for one in zip(starts.tolist(), stops.tolist(), strict=True)]
+            path, stamp = self.split.file.path, self.split.file.stamp
+            wanted = [
+                ByteRange(path, *one, stamp) for one in zip(starts.tolist(), stops.tolist(), strict=True)
+            ]
             here = records[slice(*np.searchsorted(records[:, 0], (starts[0], stops[-1])))]
             buffers = np.searchsorted(starts, here[:, 0], side="right") - 1
             places = np.column_stack([buffers, here - starts[buffers][:, None]])

@@ -35,6 +35,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.storage_values import load
@@ -156,10 +157,12 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
         if start < stop
     ]
     are_small = sum(stop - start for _, start, _, stop, _ in filled) <= most
-    ranges = [(path, start if are_small else indexed, stop) for path, start, indexed, stop, _ in filled]
+    ranges = [
+        ByteRange(path, start if are_small else indexed, stop) for path, start, indexed, stop, _ in filled
+    ]
     tails = _read_ranges(store, ranges)
     sections = []
-    for (path, start, indexed, _, checksum), (_, tail_start, _), tail in zip(
+    for (path, start, indexed, _, checksum), (_, tail_start, *_), tail in zip(
         filled, ranges, tails, strict=True
     ):
         index_bytes = memoryview(tail)[indexed - tail_start :]
@@ -291,7 +294,7 @@ def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _R
     directories = [held.directories] if held else []
     runs = _adjacent(pieces)
     missing = [
-        (section.path, run[0].offset, run[-1].offset + run[-1].size)
+        ByteRange(section.path, run[0].offset, run[-1].offset + run[-1].size)
         for run in runs
         for section in [sections[run[0].section]]
         if run[0].offset < section.tail_start
@@ -324,7 +327,7 @@ def _adjacent(pieces: list[_Piece]) -> list[list[_Piece]]:
     return runs
 
 
-def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes]:
+def _read_ranges(store: Store, ranges: list[ByteRange]) -> list[bytes]:
     """Read byte ranges of spill files. Raise TFRecordError if a file is missing or shorter than a range."""
     try:
         found = store.read_ranges(ranges)
@@ -332,9 +335,9 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
         problem = "a temporary file with shuffled rows was removed during the write"
         advice = "write again, and do not call Dataset.cleanup meanwhile"
         raise TFRecordError(problem, advice, path=store.public()) from None
-    for (path, start, stop), content in zip(ranges, found, strict=True):
-        if len(content) != stop - start:
-            raise _damaged(store, path)
+    for one, content in zip(ranges, found, strict=True):
+        if len(content) != one.stop - one.start:
+            raise _damaged(store, one.path)
     return found
 
 

@@ -30,6 +30,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
 from dask_tfrecord.files.storage.file_list import STATISTICS, FileList, statistics_name
 from dask_tfrecord.files.storage.location import PartialFile
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
@@ -152,7 +153,7 @@ class ListFile:
             return read_bounded(open_parquet(self.data), len(self.data), groups=groups, columns=columns)
         spans = _spans(self.footer, groups, columns)
         path = self.store.join(snapshot_path(self.number))
-        parts = self.store.read_ranges([(path, *span) for span in spans])
+        parts = self.store.read_ranges([ByteRange(path, *span) for span in spans])
         found = [(start, data) for (start, _), data in zip(spans, parts, strict=True)]
         size = max((stop for _, stop in spans), default=0) + len(self.data)
         file = pq.ParquetFile(PartialFile(size, found), metadata=self.footer, page_checksum_verification=True)

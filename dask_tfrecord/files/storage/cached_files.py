@@ -8,12 +8,14 @@ import logging
 import os
 from collections.abc import Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from threading import RLock
 from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
+
+from dask_tfrecord.files.storage.range_requests import ByteRange
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +56,11 @@ def open_cached(cache: AbstractFileSystem, path: str, size: int | None) -> Any:
     return None
 
 
-def read_cached(cache: AbstractFileSystem, ranges: Sequence[tuple[str, int, int]]) -> list[bytes | None]:
+def read_cached(cache: AbstractFileSystem, ranges: Sequence[ByteRange]) -> list[bytes | None]:
     """Read byte ranges of files through a cache. An element is None if the cache cannot read the range."""
     found: list[bytes | None] = []
-    for path, group in groupby(ranges, key=itemgetter(0)):
-        wanted = [(start, stop) for _, start, stop in group]
+    for path, group in groupby(ranges, key=attrgetter("path")):
+        wanted = [(one.start, one.stop) for one in group]
         file = open_cached(cache, path, None)
         if file is None:
             found += [None] * len(wanted)

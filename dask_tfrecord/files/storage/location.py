@@ -23,10 +23,19 @@ from dask_tfrecord.codec import SparseReader, crc32c
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.block_cache import BlockCache
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
-from dask_tfrecord.files.storage.expected_files import ADVICE, ExpectedFile, Version, removed
+from dask_tfrecord.files.storage.expected_files import ADVICE, ExpectedFile, Version, removed, rewritten
 from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
 from dask_tfrecord.files.storage.forked import OfThisProcess
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
+from dask_tfrecord.files.storage.range_requests import (
+    REQUEST_BYTES,
+    ByteRange,
+    ReplacedError,
+    RequestCounts,
+    has_range_requests,
+    is_same,
+    request_all,
+)
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, too_large
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
@@ -35,9 +44,6 @@ _T = TypeVar("_T")
 
 # The largest number of concurrent requests if each file needs one request.
 _THREADS = 16
-
-# The largest number of bytes that one request transfers.
-REQUEST_BYTES = 1 << 23
 
 # The protocols of stores whose requests for data contain the ETag that the listing states.
 _CHECKS_ETAGS = frozenset({"s3", "s3a", "abfs", "abfss", "az"})
@@ -263,6 +269,8 @@ class Location:
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
+    # If counts are set, all requests for ranges of remote files are added to them.
+    counts: RequestCounts | None = field(default=None, compare=False)
 
     # True for a remote store: requests take time and may fail, and other libraries cannot open the paths.
     is_remote: ClassVar[bool] = True
@@ -509,10 +517,11 @@ class Location:
             return self._look(path)
         return dict(getattr(file, "details", None) or {})
 
-    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Read byte ranges of files, concurrently if possible.
 
-        Each range consists of a path, a start and a stop. Raise FileRemovedError if a file was removed.
+        A range that ends after the end of its file is shorter than requested. Raise FileRemovedError if a
+        file was removed, and FileChangedError if the stamp of a range is not the current stamp of its file.
         """
         if self.cache is not None and self.is_remote:
             found = read_cached(self.cache, ranges)
@@ -522,25 +531,45 @@ class Location:
         with suppress(FileNotFoundError):
             return self._read_ranges(ranges)
 
-        def read_one(start: int, stop: int, at: str) -> bytes:
-            return self._read_ranges([(at, start, stop)])[0]
+        def read_one(wanted: ByteRange, at: str) -> bytes:
+            stamp = wanted.stamp if at == wanted.path or self.move_keeps_stamp else ""
+            return self._read_ranges([wanted._replace(path=at, stamp=stamp)])[0]
 
-        return [self.follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
+        return [self.follow(wanted.path, partial(read_one, wanted)) for wanted in ranges]
 
-    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
+    def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        counts = self.counts or RequestCounts()
+        if not has_range_requests(self.fs):
+            self._check_stamps(ranges)
+            found = self._read_in_order(ranges)
+            counts.add(requests=len(found), bytes=sum(map(len, found)))
+            return found
+        try:
+            answers = request_all(self.fs, ranges, counts)
+        except ReplacedError as error:
+            raise rewritten(self.public(str(error))) from None
+        stamps: dict[str, str] = {}
+        for wanted, parts in zip(ranges, answers, strict=True):
+            for part in parts:
+                if not is_same(stamps.setdefault(wanted.path, part.stamp), part.stamp):
+                    raise rewritten(self.public(wanted.path))
+        self._check_stamps([one for one in ranges if not is_same(stamps.get(one.path, ""), one.stamp)])
+        return [b"".join(part.data for part in parts) for parts in answers]
+
+    def _check_stamps(self, ranges: Sequence[ByteRange]) -> None:
+        """Raise FileChangedError if the stamp of a range is not the current stamp of its file."""
+
+        def check(wanted: tuple[str, str]) -> None:
+            path, stamp = wanted
+            self._expected(path, None, stamp, whole=False).check(self._look(path))
+
+        self.for_each(check, dict.fromkeys((one.path, one.stamp) for one in ranges if one.stamp))
+
+    def _read_in_order(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        paths, starts, stops = ([one[at] for one in ranges] for at in range(3))
         # A file of pyarrow cannot seek to the start of a range, not even to 0, unless it is asked to.
         options = {"seekable": True} if isinstance(self.fs, ArrowFSWrapper) else {}
-        found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise", **options)
-        for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
-            if isinstance(one, Exception):
-                raise one
-        if "http" in protocols_of(self.fs):  # a server without support for ranges sends whole files
-            found = [
-                data[start:stop] if start >= 0 and len(data) > stop - start else data
-                for data, (_, start, stop) in zip(found, ranges, strict=True)
-            ]
-        return found
+        return [*self.fs.cat_ranges(paths, starts, stops, on_error="raise", **options)]
 
     def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
         """Return the content of a file that describes a dataset. Every such file is read by this method.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import reduce
 from glob import has_magic
 from itertools import groupby
-from operator import and_, itemgetter
+from operator import and_, attrgetter
 from threading import Lock
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.errors import DestinationError, TFRecordError
-from dask_tfrecord.files.storage.expected_files import ExpectedFile
+from dask_tfrecord.files.storage.expected_files import ExpectedFile, rewritten
 from dask_tfrecord.files.storage.filesystem import (
     Filesystem,
     Info,
@@ -36,8 +36,9 @@ from dask_tfrecord.files.storage.filesystem import (
     without_duplicates,
 )
 from dask_tfrecord.files.storage.found_files import FoundFiles, VisibleFiles
-from dask_tfrecord.files.storage.location import REQUEST_BYTES, Location
+from dask_tfrecord.files.storage.location import Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
+from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES, ByteRange
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 
@@ -520,16 +521,19 @@ class LocalStore(RenamingStore):
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         return self._look(file.fileno())
 
-    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         if not self._is_plain:
             return super()._read_ranges(ranges)
         found = []
         # With fsspec, a file would be opened again for each range.
-        for path, group in groupby(ranges, key=itemgetter(0)):
+        for (path, stamp), group in groupby(ranges, key=attrgetter("path", "stamp")):
             file = open_regular(path)
             try:
-                size = os.fstat(file).st_size  # reserve no memory for bytes that the file does not have
-                found += [os.pread(file, max(0, min(stop, size) - start), start) for _, start, stop in group]
+                status = os.fstat(file)
+                if stamp not in ("", str(status.st_mtime)):
+                    raise rewritten(self.public(path))
+                size = status.st_size  # reserve no memory for bytes that the file does not have
+                found += [os.pread(file, max(0, min(one.stop, size) - one.start), one.start) for one in group]
             finally:
                 os.close(file)
         return found
@@ -640,7 +644,7 @@ class UploadingStore(Store):
             return super()._open_file(path, expected)
         # fsspec's `open` would first request the size of the file. One byte more than expected is read to
         # detect a larger file.
-        return io.BytesIO(self._read_ranges([(path, 0, size + 1)])[0])
+        return io.BytesIO(self._read_ranges([ByteRange(path, 0, size + 1)])[0])
 
 
 def _temporary_name(path: str) -> str:

@@ -1,0 +1,372 @@
+"""Request ranges of files from remote stores.
+
+Every request for a range of a remote file is sent by this module, if the filesystem is asynchronous. The
+requests run on the event loop of fsspec, without threads. A request that fails for a passing reason, such as
+a lost connection, is repeated alone after a pause. The answer of a store says which version of the file it
+belongs to (an ETag), and how large the file is, so that no other request has to ask. The module uses private
+names of s3fs, gcsfs, adlfs and fsspec, and was checked with s3fs 2026.9, gcsfs 2026.10, adlfs 2026.8 and
+fsspec 2026.9.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from http import HTTPStatus
+from random import uniform
+from threading import Lock
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+from fsspec import AbstractFileSystem
+
+_T = TypeVar("_T")
+
+# The largest number of bytes that one request transfers.
+REQUEST_BYTES = 1 << 23
+
+# The largest number of requests that one reader has in flight.
+MOST_REQUESTS = 16
+
+# The pauses in seconds before a request is repeated. Each pause is shortened at random, so that many requests
+# that failed together are not repeated together.
+_PAUSES = (0.25, 1.0, 4.0, 8.0)
+
+_PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+
+# The names of exceptions of botocore (S3), aiohttp (GCS, HTTP) and azure if a connection fails.
+_PASSING = frozenset(
+    {
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "ConnectTimeoutError",
+        "ConnectionClosedError",
+        "EndpointConnectionError",
+        "IncompleteReadError",
+        "ReadTimeoutError",
+        "ResponseStreamingError",
+        "ServiceRequestError",
+        "ServiceResponseError",
+    }
+)
+
+
+class ByteRange(NamedTuple):
+    """The bytes ``start`` to ``stop - 1`` of a file.
+
+    ``stamp`` is the stamp of the file in a listing. It is "" for a file that is never rewritten, and for a
+    file without a known stamp.
+    """
+
+    path: str
+    start: int
+    stop: int
+    stamp: str = ""
+
+
+class Answer(NamedTuple):
+    """The bytes that a store sent, and what it said about the whole file.
+
+    ``stamp`` is the ETag of the file, or "" if the store sent none. ``size`` is the size of the file, or None
+    if it is unknown. ``is_range`` is False if the server sent the whole file instead of the range.
+    """
+
+    data: bytes
+    stamp: str = ""
+    size: int | None = None
+    is_range: bool = True
+
+
+class ReplacedError(Exception):
+    """The store refused a request because the file has another ETag. The text is the path."""
+
+
+class _RepeatedError(Exception):
+    """A request failed, and the library of the store has already repeated it. The failure is the cause."""
+
+
+class _ShortAnswerError(ConnectionError):
+    """The store sent fewer bytes than it said."""
+
+
+# Guards the counts, which are changed by the event loop and by the threads that read.
+_COUNTING = Lock()
+
+
+def _renew_lock() -> None:
+    """Renew the lock in a forked process, because another thread may have held it at the fork."""
+    global _COUNTING
+    _COUNTING = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+@dataclass
+class RequestCounts:
+    """The requests for ranges of remote files, counted since the object was created or unpickled.
+
+    ``requests`` includes the requests that were repeated, whose number is ``retries``. ``bytes`` were sent by
+    the store, and ``cached_bytes`` came from a cache on a local disk. ``waited`` is the time in seconds that
+    threads waited for answers.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    bytes: int = 0
+    cached_bytes: int = 0
+    waited: float = 0.0
+
+    def add(self, **more: float) -> None:
+        """Add numbers to the counts with these names."""
+        with _COUNTING:
+            for name, number in more.items():
+                setattr(self, name, getattr(self, name) + number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RequestCounts, ()
+
+
+def has_range_requests(fs: AbstractFileSystem) -> bool:
+    """Return True if this module can request ranges from a filesystem."""
+    return bool(fs.async_impl and not getattr(fs, "asynchronous", False) and hasattr(fs, "_cat_file"))
+
+
+def request(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCounts) -> "Future[Answer]":
+    """Request a range, and return at once.
+
+    The future raises `ReplacedError`, or an exception of the storage library. Cancel it to stop the request.
+    """
+    return asyncio.run_coroutine_threadsafe(_fetch(fs, wanted, counts), fs.loop)
+
+
+def request_all(
+    fs: AbstractFileSystem, ranges: Sequence[ByteRange], counts: RequestCounts
+) -> list[list[Answer]]:
+    """Request several ranges together, at most `MOST_REQUESTS` at a time, and wait for all of them.
+
+    Ranges of more than `REQUEST_BYTES` bytes are requested in parts. Return the answers of the parts.
+    """
+    parts = [
+        [wanted._replace(start=at, stop=min(at + REQUEST_BYTES, wanted.stop)) for at in _starts(wanted)]
+        for wanted in ranges
+    ]
+    flat = [part for each in parts for part in each]
+    if not flat:
+        return [[] for _ in ranges]
+    found = iter(wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, flat, counts), fs.loop), counts))
+    return [[next(found) for _ in each] for each in parts]
+
+
+def _starts(wanted: ByteRange) -> range:
+    return range(wanted.start, wanted.stop, REQUEST_BYTES)
+
+
+def wait(future: "Future[_T]", counts: RequestCounts) -> _T:
+    """Wait for the result of a future. If the wait ends early, such as by Ctrl-C, cancel the future."""
+    began = perf_counter()
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+    finally:
+        counts.add(waited=perf_counter() - began)
+
+
+def is_same(stamp: str, other: str) -> bool:
+    """Compare two ETags. Some answers have quotes that the listing of the same store lacks."""
+    return _bare(stamp) == _bare(other)
+
+
+def _bare(stamp: str) -> str:
+    return stamp.removeprefix("W/").strip('"')
+
+
+async def _fetch_all(
+    fs: AbstractFileSystem, ranges: Sequence[ByteRange], counts: RequestCounts
+) -> list[Answer]:
+    gate = asyncio.Semaphore(MOST_REQUESTS)
+
+    async def fetch(wanted: ByteRange) -> Answer:
+        async with gate:
+            return await _fetch(fs, wanted, counts)
+
+    tasks = [asyncio.ensure_future(fetch(wanted)) for wanted in ranges]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _fetch(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCounts) -> Answer:
+    """Request a range. If the request fails for a passing reason, repeat it."""
+    send = _sender(fs)
+    for pause in (*_PAUSES, None):
+        counts.add(requests=1)
+        try:
+            answer = await send(fs, wanted)
+            counts.add(bytes=len(answer.data))
+            if answer.size is not None:
+                missing = min(wanted.stop, answer.size) - wanted.start - len(answer.data)
+                if missing > 0:
+                    raise _ShortAnswerError(f"{missing:,} bytes are missing in the answer of the store")
+            return answer
+        except _RepeatedError as error:
+            failure = error.__cause__ or error
+        except Exception as error:  # storage libraries raise exceptions of many classes
+            failure = error
+            if pause is not None and is_passing(error):
+                counts.add(retries=1)
+                await asyncio.sleep(pause * uniform(0.5, 1))
+                continue
+        raise failure
+    raise AssertionError  # the last pause is None, so the loop has returned or raised
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return True if a request that failed with ``error`` may succeed later."""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & _PASSING) or _status(error) in _PASSING_STATUSES
+
+
+def _status(error: BaseException) -> int | None:
+    """Return the HTTP status of a failure, or None if it is unknown."""
+    said = getattr(error.__cause__, "response", None)  # exceptions of s3fs are caused by those of botocore
+    if isinstance(said, dict):
+        status: int | None = said.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status
+    # The status is `code` in the exceptions of gcsfs, `status` in those of aiohttp.
+    found = str(getattr(error, "code", None) or getattr(error, "status", None))
+    return int(found) if found.isdigit() else None
+
+
+# -- One function for each kind of store ---------------------------------------------------------------------
+
+_Send = Callable[[Any, ByteRange], Awaitable[Answer]]
+
+
+def _sender(fs: AbstractFileSystem) -> _Send:
+    if hasattr(fs, "_call_s3"):
+        return _from_s3
+    if hasattr(fs, "service_client") and hasattr(fs, "_timeout_kwargs"):
+        return _from_azure
+    if hasattr(fs, "_request") and hasattr(fs, "_get_headers"):
+        return _from_google
+    return _from_web if hasattr(fs, "encode_url") and hasattr(fs, "set_session") else _from_any
+
+
+async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
+    from botocore.exceptions import ClientError, HTTPClientError
+    from s3fs.errors import translate_boto_error
+
+    bucket, key, version = fs.split_path(wanted.path)
+    options = {"VersionId": version} if version else {}
+    if wanted.stamp:
+        options["IfMatch"] = wanted.stamp
+    await fs.set_session()
+    client = await fs.get_s3(bucket)
+    options = fs._get_s3_method_kwargs(
+        client.get_object, fs.req_kw, Bucket=bucket, Key=key, Range=_header(wanted), **options
+    )
+    try:
+        found = await client.get_object(**options)
+    except ClientError as error:
+        said = error.response.get("ResponseMetadata", {})
+        if said.get("HTTPStatusCode") == HTTPStatus.PRECONDITION_FAILED:
+            raise ReplacedError(wanted.path) from error
+        failure = translate_boto_error(error)
+        if said.get("RetryAttempts"):
+            raise _RepeatedError from failure
+        raise failure from failure.__cause__
+    except HTTPClientError as error:
+        if (client.meta.config.retries or {}).get("total_max_attempts", 2) > 1:
+            raise _RepeatedError from error
+        raise
+    body = found["Body"]
+    try:
+        data = await body.read()
+    finally:
+        body.close()
+    return Answer(data, found.get("ETag", ""), _total(found.get("ContentRange")))
+
+
+async def _from_google(fs: Any, wanted: ByteRange) -> Answer:
+    bucket, _, _ = fs.split_path(wanted.path)
+    if hasattr(fs, "_is_zonal_bucket") and await fs._is_zonal_bucket(bucket):
+        return await _from_any(fs, wanted)  # zonal buckets do not answer over HTTP
+    # gcsfs would repeat the request itself, with pauses of up to 32 seconds.
+    once = getattr(type(fs)._request, "__wrapped__", type(fs)._request)
+    _, headers, _, data = await once(fs, "GET", fs.url(wanted.path), headers={"Range": _header(wanted)})
+    return Answer(data, headers.get("ETag", ""), _total(headers.get("Content-Range")))
+
+
+async def _from_azure(fs: Any, wanted: ByteRange) -> Answer:
+    from azure.core import MatchConditions
+    from azure.core.exceptions import (
+        HttpResponseError,
+        ResourceModifiedError,
+        ResourceNotFoundError,
+        ServiceRequestError,
+        ServiceResponseError,
+    )
+
+    container, blob, version = fs.split_path(fs._strip_protocol(wanted.path))
+    options = {"version_id": version, "max_concurrency": 1, **fs._timeout_kwargs}
+    if wanted.stamp:
+        options |= {"etag": wanted.stamp, "match_condition": MatchConditions.IfNotModified}
+    async with fs.service_client.get_blob_client(container=container, blob=blob) as client:
+        try:
+            stream = await client.download_blob(
+                offset=wanted.start, length=wanted.stop - wanted.start, **options
+            )
+            data = bytes(await stream.readall())
+        except ResourceNotFoundError as error:
+            raise FileNotFoundError(wanted.path) from error
+        except ResourceModifiedError as error:
+            raise ReplacedError(wanted.path) from error
+        except (HttpResponseError, ServiceRequestError, ServiceResponseError) as error:
+            raise _RepeatedError from error
+    return Answer(data, stream.properties.etag or "", _total(stream.properties.content_range))
+
+
+async def _from_web(fs: Any, wanted: ByteRange) -> Answer:
+    headers = {**fs.kwargs.get("headers", {}), "Range": _header(wanted), "Accept-Encoding": "identity"}
+    session = await fs.set_session()
+    async with session.get(fs.encode_url(wanted.path), **{**fs.kwargs, "headers": headers}) as found:
+        said, stamp = found.headers.get("Content-Range"), found.headers.get("ETag", "")
+        if found.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return Answer(b"", stamp, _total(said))
+        fs._raise_not_found_for_status(found, wanted.path)
+        if found.status == HTTPStatus.PARTIAL_CONTENT:
+            return Answer(await found.read(), stamp, _total(said))
+        # The server sends the whole file. Only read it up to the end of the range.
+        data, at = bytearray(), 0
+        while at < wanted.stop and (part := await found.content.read(1 << 16)):
+            data += part[max(0, wanted.start - at) : wanted.stop - at]
+            at += len(part)
+        return Answer(bytes(data), stamp, found.content_length, is_range=False)
+
+
+async def _from_any(fs: Any, wanted: ByteRange) -> Answer:
+    # The answer does not say how large the file is. One byte more shows whether the file ends here.
+    data = bytes(await fs._cat_file(wanted.path, start=wanted.start, end=wanted.stop + 1))
+    count = wanted.stop - wanted.start
+    return Answer(data[:count], size=wanted.start + len(data) if len(data) <= count else None)
+
+
+def _header(wanted: ByteRange) -> str:
+    return f"bytes={wanted.start}-{wanted.stop - 1}"
+
+
+def _total(content_range: str | None) -> int | None:
+    """Return the size of the file from a header such as ``bytes 0-99/1234``."""
+    found = re.search(r"/(\d+)$", content_range or "")
+    return int(found[1]) if found else None
