@@ -15,6 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 from list_rules import RULES
+from servers import LinkedStore, linked_s3_server
 from strides import IS_FULL, IS_QUICK
 
 from dask_tfrecord.dataset.snapshot import entry_log
@@ -155,6 +156,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Store, "open", opening)
     monkeypatch.setattr(RecordFile, "read_stored", reading)
     return found
+
+
+@pytest.fixture(scope="session")
+def linked() -> Iterator[LinkedStore]:
+    """An S3 server (moto) behind a link that counts, delays, holds and spoils requests."""
+    with linked_s3_server() as found:
+        yield found
 
 
 @contextmanager

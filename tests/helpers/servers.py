@@ -6,13 +6,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+import s3fs
 from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from store_link import ACCEPTS, StoreLink, store_link
 from werkzeug.serving import make_server
 
 
@@ -95,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(server: ThreadingHTTPServer) -> Iterator[str]:
     """Answer requests in a thread. Yields the URL."""
     with server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, name=ACCEPTS)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -160,3 +163,30 @@ def s3_server() -> Iterator[dict[str, Any]]:
                 "endpoint_url": url,
                 "client_kwargs": {"region_name": "us-east-1"},
             }
+
+
+@dataclass(frozen=True)
+class LinkedStore:
+    """An S3 server behind a link, with the storage options that go through the link and past it."""
+
+    link: StoreLink
+    options: dict[str, Any]
+    direct: dict[str, Any]
+    _places: Iterator[int] = field(default_factory=count)
+
+    @property
+    def fs(self) -> s3fs.S3FileSystem:
+        """A filesystem that goes past the link, so that what it does is not recorded."""
+        return s3fs.S3FileSystem(**self.direct)
+
+    def new_place(self) -> str:
+        """The URL of a directory in a new bucket."""
+        bucket = f"linked-{next(self._places)}"
+        self.fs.call_s3("create_bucket", Bucket=bucket)
+        return f"s3://{bucket}/place"
+
+
+@contextmanager
+def linked_s3_server() -> Iterator[LinkedStore]:
+    with s3_server() as direct, store_link(direct["endpoint_url"]) as link:
+        yield LinkedStore(link, {**direct, "endpoint_url": link.url}, direct)
