@@ -127,7 +127,7 @@ def test_remote_records_are_read_by_their_bytes_or_by_whole_blocks(monkeypatch: 
 
     def counted(self: Any, paths: Any, starts: Any, stops: Any, **options: Any) -> Any:
         spans = zip(paths, starts, stops, strict=True)
-        read.extend(stop - start for path, start, stop, _ in spans if "_tfrecord" not in path)
+        read.extend(stop - start for path, start, stop in spans if "_tfrecord" not in path)
         return ranges(self, paths, starts, stops, **options)
 
     def counted_block(file: RecordFile) -> Records:
