@@ -1,6 +1,7 @@
 """A web server of one directory, with faults that a test can choose, and an S3 server."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -190,3 +191,9 @@ class LinkedStore:
 def linked_s3_server() -> Iterator[LinkedStore]:
     with s3_server() as direct, store_link(direct["endpoint_url"]) as link:
         yield LinkedStore(link, {**direct, "endpoint_url": link.url}, direct)
+
+
+if __name__ == "__main__":  # an S3 server in a process of its own, until its standard input ends
+    with s3_server() as found:
+        print(found["endpoint_url"], flush=True)
+        sys.stdin.read()

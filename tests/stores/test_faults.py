@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 from azurite import azurite, needs_azurite, new_container, options_of
-from fault_proxy import KINDS, FaultProxy, Kind, fault_proxy
 from list_rules import rule
 from pattern_names import killed_before_the_commit, rows
 from servers import s3_server, web_server
+from store_link import KINDS, Kind, StoreLink, store_link
 from strides import IS_FULL, OTHERS, every
 from swift_server import needs_swift, swift_server
 
@@ -62,7 +62,7 @@ class Remote:
     name: str
     direct: dict[str, Any]  # storage options
     proxied: dict[str, Any]
-    proxy: FaultProxy
+    proxy: StoreLink
     root: Path | None = None  # the directory that a web server shows
     clock: float = 0  # seconds by which the times of the store's files may be in the future
 
@@ -86,7 +86,7 @@ class Remote:
 
 @contextmanager
 def remote(name: str, options: dict[str, Any], clock: float = 0) -> Iterator[Remote]:
-    with fault_proxy(options["endpoint_url"]) as proxy:
+    with store_link(options["endpoint_url"]) as proxy:
         config = {"retries": {"max_attempts": 0}, "read_timeout": _TIMEOUT}
         proxied = {**options, "endpoint_url": proxy.url, "config_kwargs": config}
         yield Remote(name, options, proxied, proxy, clock=clock)
@@ -117,14 +117,14 @@ def azure() -> Iterator[Remote]:
         )
 
     connect = "_create_aio_blob_service_client_from_connection_string"
-    with azurite() as url, fault_proxy(url) as proxy, patch.object(adlfs, connect, without_retries):
+    with azurite() as url, store_link(url) as proxy, patch.object(adlfs, connect, without_retries):
         yield Remote("Azure (Azurite)", options_of(url), options_of(proxy.url), proxy)
 
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     root = tmp_path_factory.mktemp("web")
-    with web_server(root) as server, fault_proxy(server.url) as proxy:
+    with web_server(root) as server, store_link(server.url) as proxy:
         server.pages = True
         # The client gives up after `_TIMEOUT` if it gets no answer.
         proxied = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=_TIMEOUT)}}
