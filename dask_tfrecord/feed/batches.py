@@ -103,10 +103,10 @@ def iter_batches(
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 256 MiB, the buffer
         contains fewer rows. The first three buffers of an epoch contain about 32, 64 and 128 MiB if their
-        rows take more, so that the first batch comes early. The buffer stores undecoded records, and the records of each batch are decoded
-        when the batch is returned. If the source is a Dask collection, the buffer stores decoded rows
-        instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a
-        column of lists or bytes.
+        rows take more, so that the first batch comes early. The buffer stores undecoded records, and the
+        records of each batch are decoded when the batch is returned. If the source is a Dask collection, the
+        buffer stores decoded rows instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or
+        if ``columns`` leaves out a column of lists or bytes.
     epoch : int, default 0
         The epoch, counted from 0. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
