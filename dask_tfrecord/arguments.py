@@ -137,7 +137,7 @@ class ShuffleKeywords(TypedDict, total=False):
     shuffle: bool | Shuffle | None
     seed: int
     shuffle_buffer: int
-    prefetch: int | str | None
+    prefetch: int
 
 
 class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, total=False):

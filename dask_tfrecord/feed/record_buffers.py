@@ -4,11 +4,14 @@ The bytes come from memory-mapped files, from blocks that are kept in memory, or
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +24,11 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import check_file
 from dask_tfrecord.row_selection import Numbers
 from dask_tfrecord.schema.fields import Schema
 
@@ -165,8 +170,35 @@ def _find_records(file: RecordFile, data: memoryview) -> Ints:
 _KEPT_BLOCKS = 32
 _KEPT_BYTES = 1 << 26
 
-# The number of locks that protect the reading of blocks. Each lock protects several blocks.
-_LOCKS = 64
+# At most this many stored bytes are requested at once. A longer block, such as a whole compressed file of
+# another tool, is read alone and in parts.
+_REQUESTED_BYTES = 1 << 25
+
+# Two ranges of a file that are at most this many bytes apart are read with one request, unless the joined
+# range is longer than `Store.request_cost`.
+_GAP_BYTES = 1 << 16
+
+# For this many seconds after another tool's file was found unchanged, its data in memory are used.
+_LOOK_SECONDS = 1.0
+
+
+class _Wanted(NamedTuple):
+    """Bytes of a file that a batch needs and that are not in memory.
+
+    If ``offsets`` is None, the whole block of the unit is read, and ``block`` is its future. Otherwise, a
+    part of the block is read. The part contains the records ``rows`` of the unit, and ``offsets`` contains
+    the file offsets of all its records. ``range`` is None if the block cannot be read by one range request.
+    """
+
+    unit: int
+    rows: Numbers
+    range: ByteRange | None
+    offsets: Ints | None = None
+    block: "Future[Records] | None" = None
+
+
+# A buffer, and the indices of the requested records in the buffer.
+_Found: TypeAlias = tuple[Records, Numbers]
 
 
 class RecordBuffers:
@@ -179,13 +211,17 @@ class RecordBuffers:
         self._splits = splits
         self.offsets = offsets
         self._lock = threading.Lock()
-        # Threads that need the same block wait until one thread has read the block.
-        self._reading = [threading.Lock() for _ in range(_LOCKS)]
+        # The blocks that threads are reading. Other threads that need such a block wait for its future.
+        self._reading: dict[int, Future[Records]] = {}
         self._maps: dict[str, pa.Buffer] = {}
-        # The value None means that only one range of the block was read. When a second range of a block is
-        # needed, the whole block is read.
+        # The value None means that a batch has read parts of the block. If another batch needs the block, the
+        # whole block is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
         self._kept_bytes = 0
+        # Maps the path of each file of another tool to the time at which the file was last found unchanged.
+        self._seen: dict[str, float] = {}
+        # Maps the path of each file that has another stamp than before, but the same content, to this stamp.
+        self._stamps: dict[str, str] = {}
 
     def usable_after_fork(self) -> "RecordBuffers":
         """Return a copy with new locks, because a thread may have held a lock when the process was forked."""
@@ -199,45 +235,173 @@ class RecordBuffers:
     def __reduce__(self) -> tuple[Any, ...]:
         return RecordBuffers, (self._splits, self.offsets)
 
-    def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
-        """Return a buffer for each `Unit`, and the indices of the requested records in the buffer."""
-        found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
-        ranges = {unit: one for unit, one in found_ranges if one is not None}
-        stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
-        # A file may be compressed although the file name has no suffix. A range of a compressed file does
-        # not begin with a valid record header, so the whole block is read instead.
-        read = {
-            unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
-        }
-        found = []
+    def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[_Found]:
+        """Return the buffers that contain the requested records of each `Unit`, in the order of the records.
+
+        All ranges of files that are not in memory are requested at once. Raise FileChangedError if a file of
+        another tool was rewritten. The files of this library never change.
+        """
+        found, remote = dict[int, list[_Found]](), []
         for unit, rows in groups:
-            offsets = self.offsets[unit]
-            if unit in read and offsets is not None:
-                first, last = int(rows[0]), int(rows[-1])
-                records = Records(pa.py_buffer(read[unit]), offsets[first : last + 2] - offsets[first])
-                found.append((records, rows - first))
+            if (records := self._mapped_records(dataset.store, unit)) is None:
+                remote.append((unit, rows))
             else:
-                found.append((self._records(dataset, unit), rows))
+                found[unit] = [(records, rows)]
+        if remote:
+            found |= self._find_remote(dataset, remote)
+        self.check_files(dataset.store, [unit for unit, _ in groups])
+        return [one for unit, _ in groups for one in found[unit]]
+
+    def check_files(self, store: Store, units: Sequence[int]) -> None:
+        """Raise FileChangedError if a file of another tool was rewritten.
+
+        A file that was found unchanged less than `_LOOK_SECONDS` ago is not looked at again.
+        """
+        files = [file for unit in units if (file := self._splits[unit].file).stamp]
+        if files:
+            now = monotonic()
+            due = {file for file in files if now >= self._seen.get(file.path, -inf) + _LOOK_SECONDS}
+            store.for_each(partial(check_file, store), due)
+            self._seen.update((file.path, now) for file in due)
+
+    def _find_remote(
+        self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]], *, in_parts: bool = True
+    ) -> dict[int, list[_Found]]:
+        """Return the records of files that are not memory-mapped.
+
+        If ``in_parts`` is False, only whole blocks are read. A block that another thread is reading is not
+        read a second time.
+        """
+        found, again = {unit: list[_Found]() for unit, _ in groups}, set[int]()
+        wanted, of_others = deque[_Wanted](), deque[tuple[int, Numbers, Future[Records]]]()
+        try:
+            with self._lock:
+                for unit, rows in groups:
+                    if records := self._kept.get(unit):
+                        self._kept.move_to_end(unit)
+                        found[unit].append((records, rows))
+                    elif unit in self._reading:
+                        of_others.append((unit, rows, self._reading[unit]))
+                    else:
+                        wanted += self._claim(dataset, unit, rows, in_parts=in_parts)
+            size, stored = 0, self._read_ranges(dataset.store, [*wanted])
+            while wanted:
+                one = wanted[0]
+                read = self._read(dataset, one, None if one.range is None else next(stored))
+                if read is None:
+                    again.add(one.unit)
+                else:
+                    size += _size(read[0])
+                    found[one.unit].append(read if size <= _KEPT_BYTES else _picked(*read))
+                wanted.popleft()
+        finally:
+            self._release(wanted)
+        while of_others:
+            unit, rows, block = of_others.popleft()
+            try:
+                records = block.result()
+            except Exception:  # the other thread has failed, and its error may not apply to this thread
+                again.add(unit)
+            else:
+                size += _size(records)
+                found[unit].append((records, rows) if size <= _KEPT_BYTES else _picked(records, rows))
+        if again:
+            rest = [group for group in groups if group[0] in again]
+            found |= self._find_remote(dataset, rest, in_parts=False)
         return found
 
-    def _range(self, store: Store, unit: int, rows: Numbers) -> ByteRange | None:
-        """Return the requested range of a remote split.
+    def _claim(self, dataset: ReadPlan, unit: int, rows: Numbers, *, in_parts: bool) -> Iterator[_Wanted]:
+        """Choose the bytes to read for some records of a split. The caller holds the lock.
 
-        Return None if the whole split should be read, because a range of it was read before, or because the
-        requested range is at least half of the split.
+        The whole block is read if a part of it was read before, or if the requested parts are at least half
+        of the block.
         """
-        offsets = self.offsets[unit]
-        if offsets is None or self._mapped(store, unit) is not None:
-            return None
-        start, stop = int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
-        if 2 * (stop - start) >= offsets[-1] - offsets[0]:
-            return None
+        split, offsets, file = self._splits[unit], self.offsets[unit], self._splits[unit].file
+        if in_parts and offsets is not None and unit not in self._kept:
+            starts, stops = offsets[rows], offsets[rows + 1]
+            cuts = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
+            firsts, lasts = np.append(0, cuts), np.append(cuts, len(rows))
+            if 2 * (stops[lasts - 1] - starts[firsts]).sum() < offsets[-1] - offsets[0]:
+                self._keep(unit, None)
+                for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+                    part, span = rows[first:last], (int(starts[first]), int(stops[last - 1]))
+                    of_part = offsets[part[0] : part[-1] + 2]
+                    yield _Wanted(unit, part, ByteRange(file.path, *span, file.stamp), of_part)
+                return
+        block = self._reading[unit] = Future()
+        stop = file.size if split.stop is None else split.stop.offset
+        whole = None
+        if dataset.store.is_remote and stop is not None and split.stored_bytes <= _REQUESTED_BYTES:
+            whole = ByteRange(file.path, split.start.offset, stop, file.stamp)
+        yield _Wanted(unit, rows, whole, None, block)
+
+    def _release(self, wanted: Iterable[_Wanted]) -> None:
+        """Let other threads read the blocks that this thread has claimed, but has not read."""
         with self._lock:
-            if unit in self._kept:
-                return None
-            self._keep(unit, None)
-        file = self._splits[unit].file
-        return ByteRange(file.path, start, stop, file.stamp)
+            for one in wanted:
+                if one.block is not None:
+                    self._reading.pop(one.unit, None)
+                    one.block.cancel()
+
+    def _read(self, dataset: ReadPlan, wanted: _Wanted, stored: memoryview | None) -> _Found | None:
+        """Return the records of a block, or of a part of a block.
+
+        ``stored`` contains the bytes of the range, or is None if the file must be opened. A file may be
+        compressed although the file name has no suffix. A part of a compressed file does not begin with a
+        valid record header. For such a part, return None: the whole block must be read.
+        """
+        unit, rows, _, offsets, block = wanted
+        if block is not None:
+            records = RecordFile(dataset.store, self._splits[unit], dataset.options).records(stored=stored)
+            with self._lock:
+                self._keep(unit, records)
+                del self._reading[unit]
+            block.set_result(records)
+            return records, rows
+        if stored is None or offsets is None or not is_frame(bytes(stored[:HEADER_BYTES])):
+            return None
+        return Records(pa.py_buffer(stored), offsets - offsets[0]), rows - rows[0]
+
+    def _read_ranges(self, store: Store, wanted: Sequence[_Wanted]) -> Iterator[memoryview]:
+        """Yield the bytes of the ranges of ``wanted``. Up to `_REQUESTED_BYTES` bytes are requested at once.
+
+        Raise FileChangedError if a file was rewritten or is too short.
+        """
+        ranges = [one.range for one in wanted if one.range is not None]
+        files = {self._splits[one.unit].file for one in wanted}
+        stamped = {file.path: file for file in files if file.stamp}
+        for runs in _groups(_joined(ranges, store.request_cost)):
+            now = monotonic()
+            joined = [self._spanned(run) for run in runs]
+            try:
+                read = store.read_ranges(joined)
+            except FileChangedError:
+                self._accept_stamps(store, {stamped[one.path] for one in joined if one.path in stamped})
+                joined = [self._spanned(run) for run in runs]
+                read = store.read_ranges(joined)
+            if store.cache is None:  # a copy in a cache does not tell whether the file has changed
+                self._seen.update((one.path, now) for one in joined if one.stamp)
+            for run, whole, data in zip(runs, joined, read, strict=True):
+                if len(data) != whole.stop - whole.start:
+                    raise _too_short(store.public(whole.path))
+                for one in run:
+                    yield memoryview(data)[one.start - whole.start : one.stop - whole.start]
+
+    def _spanned(self, run: Sequence[ByteRange]) -> ByteRange:
+        """Return the range from the start of the first to the end of the last of some ranges of a file."""
+        first = run[0]
+        stamp = self._stamps.get(first.path, first.stamp)
+        return first._replace(stop=run[-1].stop, stamp=stamp)
+
+    def _accept_stamps(self, store: Store, files: Iterable[FileInfo]) -> None:
+        """Accept files of other tools that have another stamp than in the snapshot, but the same content.
+
+        Raise FileChangedError if the content of a file may be another.
+        """
+        for file in files:
+            stamp = stamp_of(store.look(file.path))
+            check_file(store, file)
+            self._stamps[file.path] = stamp
 
     def _keep(self, unit: int, records: Records | None) -> None:
         self._kept_bytes += _size(records) - _size(self._kept.pop(unit, None))
@@ -249,48 +413,60 @@ class RecordBuffers:
             self._kept_bytes -= _size(kept)
             del self._kept[oldest]
 
-    def _records(self, dataset: ReadPlan, unit: int) -> Records:
-        """Return the records of a `Unit`, from the memory-mapped file or from a block."""
-        store, split, offsets = dataset.store, self._splits[unit], self.offsets[unit]
-        if offsets is not None and (mapped := self._mapped(store, unit)) is not None:
-            if mapped.size < offsets[-1]:
-                raise _too_short(store.public(split.file.path))
-            return Records(mapped, offsets)
-        records = self._kept_block(unit)
-        if records is None:
-            with self._reading[unit % _LOCKS]:
-                records = self._kept_block(unit)
-                if records is None:
-                    records = RecordFile(store, split, dataset.options).records()
-                    with self._lock:
-                        self._keep(unit, records)
-        return records
-
-    def _mapped(self, store: Store, unit: int) -> pa.Buffer | None:
-        """Return the memory-mapped file of a `Unit`, or None if the file is remote."""
+    def _mapped_records(self, store: Store, unit: int) -> Records | None:
+        """Return the records of a `Unit` from the memory-mapped file, or None if the file is not mapped."""
+        offsets = self.offsets[unit]
+        if offsets is None:
+            return None
         file = self._splits[unit].file
-        if file.path not in self._maps and (mapped := _map(store, file)) is not None:
-            self._maps.setdefault(file.path, mapped)
-        return self._maps.get(file.path)
-
-    def _kept_block(self, unit: int) -> Records | None:
-        with self._lock:
-            records = self._kept.get(unit)
-            if records is not None:
-                self._kept.move_to_end(unit)
-            return records
+        if file.path not in self._maps and (new := _map(store, file)) is not None:
+            self._maps.setdefault(file.path, new)
+        mapped = self._maps.get(file.path)
+        if mapped is None:
+            return None
+        if mapped.size < offsets[-1]:
+            raise _too_short(store.public(file.path))
+        return Records(mapped, offsets)
 
 
 def _size(records: Records | None) -> int:
     return 0 if records is None else int(records.data.size)
 
 
-def _read_ranges(store: Store, ranges: Sequence[ByteRange]) -> list[bytes]:
-    found = store.read_ranges(ranges)
-    for data, one in zip(found, ranges, strict=True):
-        if len(data) != one.stop - one.start:
-            raise _too_short(store.public(one.path))
-    return found
+def _picked(records: Records, rows: Numbers) -> _Found:
+    """Copy some records of a block to another buffer, so that the memory of the block can be freed."""
+    starts = pa.py_buffer(np.ascontiguousarray(records.offsets, np.int64))
+    count = len(records.offsets) - 1
+    frames = pa.Array.from_buffers(pa.large_binary(), count, [None, starts, records.data])
+    _, ends, copied = frames.take(pa.array(rows)).buffers()
+    return Records(copied, np.frombuffer(ends, np.int64, len(rows) + 1)), np.arange(len(rows))
+
+
+def _joined(ranges: Sequence[ByteRange], most: int) -> list[list[ByteRange]]:
+    """Group consecutive ranges that are near each other, so that a group covers at most ``most`` bytes."""
+    runs: list[list[ByteRange]] = []
+    for one in ranges:
+        first, last = (runs[-1][0], runs[-1][-1]) if runs else (one, one)
+        is_near = one.path == last.path and 0 <= one.start - last.stop <= _GAP_BYTES
+        if is_near and one.stop - first.start <= most:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return runs
+
+
+def _groups(runs: Sequence[list[ByteRange]]) -> Iterator[list[list[ByteRange]]]:
+    """Divide runs into groups of at most `_REQUESTED_BYTES` bytes each, or of a single run."""
+    group, size = list[list[ByteRange]](), 0
+    for run in runs:
+        count = run[-1].stop - run[0].start
+        if group and size + count > _REQUESTED_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(run)
+        size += count
+    if group:
+        yield group
 
 
 def _too_short(path: str) -> FileChangedError:

@@ -2,9 +2,9 @@
 
 To read records, a table copies the bytes of the records into one buffer, and decodes all records together. A
 table memory-maps local uncompressed files. All other files are read in blocks, and the last few blocks are
-kept in memory. If the offsets of the records are stored, a table reads ranges of bytes, not blocks. If column
-files contain all columns, and the columns are small, a table keeps the columns in memory and reads no
-records. A request for a single record returns Python values.
+kept in memory. All blocks that a batch lacks are requested at once. If the offsets of the records are stored,
+a table reads ranges of bytes, not blocks. If column files contain all columns, and the columns are small, a
+table keeps the columns in memory and reads no records. A request for a single record returns Python values.
 """
 
 import os
@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any, Unpack, get_args, overload
 
 import numpy as np
@@ -47,7 +46,6 @@ from dask_tfrecord.feed.record_buffers import (
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.window import check_file
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
 
@@ -148,8 +146,11 @@ class RecordTable:
 
     If column files contain all columns of the table, and the columns take at most 64 MiB of memory, the table
     reads the columns when it is opened, and keeps them in memory. With columns in memory, reading a record
-    does not open a data file: the table only checks that the data files of other tools are unchanged. A
-    pickled table with columns in memory contains the columns instead of the record offsets.
+    does not open a data file. A pickled table with columns in memory contains the columns instead of the
+    record offsets.
+
+    From a remote store, `batch` requests all data of a batch at once, so a batch takes hardly longer than a
+    single record. The table looks at most once a second at a file of another tool whose data are in memory.
 
     Examples
     --------
@@ -277,14 +278,17 @@ class RecordTable:
         TFRecordError
             If ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
-            If a file of another tool was rewritten, or a file that must be read was removed.
+            If a file of another tool was rewritten, or a file that must be read was removed. If the data of a
+            rewritten file are in memory, the error may come up to one second late.
         """
         numbers = self._rows.numbers(indices)
         if self._dataset.options.damage.skips:
-            self._check_files([])
+            self._follow_fork()
             return as_batch(self._rows.read(numbers), self.schema)
         if self._columns is not None:
-            self._check_files(np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1).tolist())
+            self._follow_fork()
+            units = np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1).tolist()
+            self._buffers.check_files(self._dataset.store, units)
             return self._columns.take(pa.array(numbers))
         return self._read(numbers) if numbers.size else self._schema.no_rows()
 
@@ -384,7 +388,7 @@ class RecordTable:
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
         counts = np.diff(self.block_starts)
-        return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes, is_grouped=True)
+        return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes)
 
     def shuffle_statistics(
         self, order: Sequence[int] | npt.NDArray[Any], batch_size: int
@@ -423,7 +427,7 @@ class RecordTable:
             return self.batch([index])
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1
-        self._check_files([unit])
+        self._follow_fork()
         [((data, offsets), [at])] = self._buffers.find(
             self._dataset, [(unit, np.array([row - self._firsts[unit]]))]
         )
@@ -441,12 +445,13 @@ class RecordTable:
                 units[starts].tolist(), starts, [*starts[1:], len(rows)], strict=True
             )
         ]
-        self._check_files([unit for unit, _ in groups])
+        self._follow_fork()
         found = self._buffers.find(self._dataset, groups)
+        counts = [len(at) for _, at in found]
         # Each row describes one record by three numbers: the index of the buffer, and the start and the end
         # of the record's frame.
         places = np.empty((len(rows), 3), np.int64)
-        places[:, 0] = np.repeat(np.arange(len(groups)), [len(of_unit) for _, of_unit in groups])
+        places[:, 0] = np.repeat(np.arange(len(found)), counts)
         places[:, 1] = np.concatenate([offsets[at] for (_, offsets), at in found])
         places[:, 2] = np.concatenate([offsets[at + 1] for (_, offsets), at in found])
         return self._decode([data for (data, _), _ in found], places, order, wanted, units[order])
@@ -477,14 +482,6 @@ class RecordTable:
         record = split.start.record + int(wanted[at] - self._firsts[units[at]])
         path = self._dataset.store.public(split.file.path)
         return locate_error(error.replaced(record=0, offset=None), path, record)
-
-    def _check_files(self, units: Sequence[int]) -> None:
-        """Raise FileChangedError if a file of another tool was rewritten. The files of this library never
-        change.
-        """
-        self._follow_fork()
-        store, files = self._dataset.store, {self._splits[unit].file for unit in units}
-        store.for_each(partial(check_file, store), (file for file in files if file.stamp))
 
     def _follow_fork(self) -> None:
         """Replace what a forked process cannot share with its parent.

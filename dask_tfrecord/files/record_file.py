@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from dask_tfrecord.codec import (
     HEADER_BYTES,
@@ -197,11 +198,12 @@ class RecordFile(NamedTuple):
         verify_crc, limit = self.options.verify_crc, self.options.max_record_bytes
         return self.run(partial(scan, offsets=True, verify_crc=verify_crc, max_record_bytes=limit))
 
-    def records(self, allocate: Allocate | None = None) -> Records:
+    def records(self, allocate: Allocate | None = None, stored: Buffer | None = None) -> Records:
         """Read all records of the split into one buffer, and find where each record begins. Payloads are not
         verified.
 
         ``allocate`` returns memory for the buffer, which is used only if the size of the records is known.
+        ``stored`` contains the stored bytes of the split, if the caller has already read them.
         """
         split, data = self.split, None
         is_plain = split.file.compression is None and split.start.offset == split.start.content
@@ -211,7 +213,7 @@ class RecordFile(NamedTuple):
         if data is None or not is_frame(bytes(data[:HEADER_BYTES])):
             size = max(WINDOW_BYTES, content_bytes(split) + 1)
             try:
-                with open_window(self.store, split, self.options, size, allocate) as window:
+                with open_window(self.store, split, self.options, size, allocate, stored=stored) as window:
                     data = window.read_all()
             except TFRecordError as error:
                 raise locate_error(error, self.path, split.start.record) from None

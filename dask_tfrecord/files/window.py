@@ -4,13 +4,14 @@ The module decodes no records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from dask_tfrecord.codec import (
     HEADER_BYTES,
@@ -206,8 +207,10 @@ def open_window(
     size: int,
     allocate: Allocate | None = None,
     needed: Sequence[str] | None = None,
+    stored: Buffer | None = None,
 ) -> Iterator[Window]:
-    """Open a window over the decompressed bytes of a split.
+    """Open a window over the decompressed bytes of a split. If the caller has read the stored bytes of the
+    split, it passes them as ``stored``, and the file is not opened.
 
     Offsets in errors are counted from the start of the file. If no checksum is verified, the window may
     contain arbitrary bytes in place of the values of features outside ``needed``. Raise CorruptRecordError if
@@ -218,7 +221,11 @@ def open_window(
     """
     file, start, stop = split.file, split.start, split.stop
     known, ends = file.crc32c is not None, (start.offset, stop and stop.offset)
-    with store.open(file.path, file.size, *ends, file.stamp, may_be_restamped=known) as reader:
+    with (
+        store.open(file.path, file.size, *ends, file.stamp, may_be_restamped=known)
+        if stored is None
+        else nullcontext(store.reader_of(stored, file.path, file.size, *ends))
+    ) as reader:
         # The caller may stop before the end of the file, where `checksum` is compared.
         if reader.is_restamped and not options.damage.skips:
             check_content(store, file)

@@ -103,9 +103,9 @@ def test_each_block_of_a_compressed_file_is_read_once(
     read: Counter[tuple[str, int]] = Counter()
     original = RecordFile.records
 
-    def counted(file: RecordFile) -> Records:
+    def counted(file: RecordFile, **options: Any) -> Records:
         read[file.split.file.path, file.split.start.record] += 1
-        return original(file)
+        return original(file, **options)
 
     monkeypatch.setattr(RecordFile, "records", counted)
     table = RecordTable(path)

@@ -130,9 +130,9 @@ def test_remote_records_are_read_by_their_bytes_or_by_whole_blocks(monkeypatch: 
         read.extend(stop - start for path, start, stop in spans if "_tfrecord" not in path)
         return ranges(self, paths, starts, stops, **options)
 
-    def counted_block(file: RecordFile) -> Records:
+    def counted_block(file: RecordFile, **options: Any) -> Records:
         blocks.append(file.split.start.record)
-        return records(file)
+        return records(file, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "cat_ranges", counted)
     monkeypatch.setattr(RecordFile, "records", counted_block)

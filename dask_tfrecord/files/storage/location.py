@@ -18,6 +18,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.memory import MemoryFile
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
+from typing_extensions import Buffer
 
 from dask_tfrecord.codec import SparseReader, crc32c
 from dask_tfrecord.errors import FileChangedError
@@ -447,6 +448,13 @@ class Location:
             if self.version is not None and not self.move_keeps_stamp:
                 reader = FollowingReader(reader, start, open_at)
             yield reader if self.checksum is None else ChecksumReader(reader, self.checksum)
+
+    def reader_of(
+        self, stored: Buffer, path: str, size: int | None, start: int, stop: int | None
+    ) -> FileReader:
+        """Return a reader of bytes that `read_ranges` has read from a file, as `open` does for the file."""
+        expected = self._expected(path, size, "", whole=not start and stop is None)
+        return FileReader(io.BytesIO(stored), expected, start, stop)
 
     def _expected(self, path: str, size: int | None, stamp: str, *, whole: bool) -> ExpectedFile:
         resized = partial(self.resized, path, size or 0)
