@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any, TypeAlias, Unpack, get_args
+from typing import Any, TypeAlias, Unpack, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from dask_tfrecord.feed.numpy_columns import (
 )
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
+from dask_tfrecord.feed.worker_messages import for_message
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.logical_types import is_binary, value_type
@@ -117,8 +118,8 @@ class TFRecordBatches(IterableDataset[Any]):
     """A PyTorch dataset of the batches of a TFRecord dataset, for ``DataLoader(dataset, batch_size=None)``.
 
     Each row is in exactly one batch of one worker of one rank, unless ``uneven`` or ``batch_mode`` omits or
-    repeats rows. Use few DataLoader workers or none, because threads read the batches, and a worker process
-    copies every batch.
+    repeats rows. Threads read and decode the batches, so most loaders need no DataLoader workers. Workers pay
+    off if ``convert`` or the ``collate_fn`` of the loader takes long, for example to decode images.
 
     Parameters
     ----------
@@ -158,6 +159,10 @@ class TFRecordBatches(IterableDataset[Any]):
 
     Notes
     -----
+    A worker sends the tensors of a batch in one buffer, and each large tensor in a buffer of its own. If the
+    program keeps a tensor of each batch, it should keep a copy (``clone``), because a tensor keeps the whole
+    buffer in memory.
+
     The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes a
     run exactly, in the middle and at the end of an epoch. The files are listed only once, when the dataset
     object is created. Rows that are appended afterwards are not read. If the dataset is overwritten, the
@@ -417,7 +422,7 @@ class TFRecordBatches(IterableDataset[Any]):
             self._unused = None
         with batches, suppress(StopIteration):
             while True:
-                yield batches.next_element(self._element)
+                yield for_message(batches.next_element(self._element))
         if self._batches is batches:
             self._ended = True
 
@@ -502,7 +507,7 @@ class TFRecordTable(Dataset[Any]):
     @staticmethod
     def collate(batch: Any) -> Tensors:
         """Return the batch unchanged, because `__getitems__` has already created the tensors."""
-        return dict(batch)
+        return cast("Tensors", for_message(dict(batch)))
 
 
 class _Collated(dict[str, Any]):
