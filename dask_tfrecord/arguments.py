@@ -137,7 +137,7 @@ class ShuffleKeywords(TypedDict, total=False):
     shuffle: bool | Shuffle | None
     seed: int
     shuffle_buffer: int
-    prefetch: int
+    prefetch: int | str | None
 
 
 class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, total=False):

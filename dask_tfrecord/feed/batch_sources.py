@@ -45,7 +45,7 @@ from dask_tfrecord.public_functions import calling
 from dask_tfrecord.schema.fields import Schema
 
 # A shuffle window is complete when it has this many bytes, even if it has fewer rows than ``shuffle_buffer``.
-WINDOW_BYTES = 1 << 29
+WINDOW_BYTES = 1 << 28
 
 # The minimum size in bytes of one allocation. Several pieces share one allocation.
 _PART_BYTES = 1 << 24
@@ -88,7 +88,7 @@ class RecordReader:
     """
 
     def __init__(self, source: "DatasetSource") -> None:
-        raise_pool_limit(_PART_BYTES + WINDOW_BYTES)
+        raise_pool_limit(_PART_BYTES + 2 * WINDOW_BYTES)  # the current window, and the next one
         self._lock = Lock()
         self._left = memoryview(b"")
         self.source = source
@@ -207,6 +207,10 @@ class DatasetSource:
     def npieces(self) -> int:
         return self.dataset.npartitions
 
+    @property
+    def is_remote(self) -> bool:
+        return self.dataset.store.is_remote
+
     def read(self, piece: int) -> pa.Table:
         return self._partition(piece).read()
 
@@ -276,7 +280,7 @@ class CollectionSource:
         )
         self.counts: Sequence[int] | None = None
         self.version: int | None = None
-        self.keeps_records = False
+        self.keeps_records = self.is_remote = False
         self.fingerprint = digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
         self._scheduler = get_scheduler()  # other threads cannot see the current Dask client

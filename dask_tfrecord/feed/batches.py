@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from inspect import signature
 from threading import RLock
+from time import perf_counter
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 import pyarrow as pa
@@ -20,18 +21,20 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, BatchMode, Uneven
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, ShuffleWindow
+from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.epoch_order import (
     BATCH_ROWS,
     Order,
     Plan,
+    Slice,
     Span,
     Window,
     check_batch_size,
     checked_shard,
     plan_batches,
-    read_slices,
     total_size,
 )
+from dask_tfrecord.feed.look_ahead import Depth, LookAhead, read_counted
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe
 from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_function
@@ -98,11 +101,12 @@ def iter_batches(
     seed : int, default 0
         The seed of the random row order. The row order depends on both ``seed`` and ``epoch``.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
-        contains fewer rows. The buffer stores undecoded records, and the records of each batch are decoded
-        when the batch is returned. If the source is a Dask collection, the buffer stores decoded rows
-        instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a
-        column of lists or bytes.
+        Number of rows that are shuffled together. If the rows of a buffer take more than 256 MiB, the buffer
+        contains fewer rows. The first three buffers of an epoch contain about 32, 64 and 128 MiB if their
+        rows take more, so that the first batch comes early. The buffer stores undecoded records, and the
+        records of each batch are decoded when the batch is returned. If the source is a Dask collection, the
+        buffer stores decoded rows instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or
+        if ``columns`` leaves out a column of lists or bytes.
     epoch : int, default 0
         The epoch, counted from 0. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
@@ -115,9 +119,13 @@ def iter_batches(
         that all shards have the same length. If an iteration resumes with a different number of shards, "pad"
         may repeat additional rows, but fewer rows than there are new shards. For a Dask collection, only
         "keep" is allowed.
-    prefetch : int, default 2
-        The number of blocks or partitions that threads read ahead. With ``prefetch=0``, the calling thread
-        reads the data.
+    prefetch : int or str, optional
+        How far threads read ahead: the number of blocks or partitions, or their size in memory, such as
+        "256 MiB". By default, threads read 2 blocks ahead, or 64 MiB from a remote store, and more until the
+        next shuffle buffer is complete, up to 256 MiB. Up to 16 threads read from a remote store at the same
+        time, and each of them needs a connection. 2 threads read local files and partitions. ``prefetch=n``
+        limits the number of threads to ``n`` instead of 2. With ``prefetch=0``, the calling thread reads the
+        data.
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
@@ -225,6 +233,7 @@ class Batches:
         self._closed = False
         self._ended = False
         self._streamed = False
+        self._counters = Counters()
         self._tables: Generator[_Positioned, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
         self.rows = total_size(self._beginning.spans) if self._order.is_counted else None
@@ -242,10 +251,13 @@ class Batches:
         """
         self._follow_fork()
         with self._lock:
-            position = self._position
+            position, start = self._position, perf_counter()
+            without_data = self._counters.without_data
             try:
                 with calling(self._plan.surface):
-                    element = _converted(convert, self._advance())
+                    table = self._advance()
+                    element = _converted(convert, table)
+                self._counters.add_batch(table.num_rows, start, without_data)
             except StopIteration:
                 raise
             # An interrupt can occur at any line. After an interrupt, the next call returns the same rows as
@@ -259,7 +271,7 @@ class Batches:
     def _follow_fork(self) -> None:
         """In a forked process, read ahead anew, because the threads that read ahead do not survive a fork."""
         if os.getpid() != self._process:
-            self._lock, self._tables = RLock(), None
+            self._lock, self._tables, self._counters = RLock(), None, Counters()
             self._process = os.getpid()
 
     def next_table(self) -> pa.Table:
@@ -273,7 +285,7 @@ class Batches:
         if self._closed:
             raise StopIteration
         if self._tables is None:
-            self._tables = _tables(self._plan, self._order, self._position.remaining)
+            self._tables = _tables(self._plan, self._order, self._position.remaining, self._counters)
         found = next(self._tables, None)
         if found is None:
             self._ended = True
@@ -324,6 +336,15 @@ class Batches:
         return describe(self._plan, self._epoch, self._beginning, self._position.remaining)
 
     @property
+    def statistics(self) -> BatchStatistics:
+        """What the iteration has cost so far: seconds of waiting, bytes, and what is ready.
+
+        In a forked process, the statistics begin anew. If the program waits for batches in more than a fifth
+        of the time, the iteration logs a message with the cause, at most every ten seconds.
+        """
+        return self._counters.statistics()
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 
@@ -355,11 +376,13 @@ class Batches:
 # generators.
 
 
-def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positioned, None, None]:
+def _tables(
+    plan: Plan, order: Order, spans: list[Span], counters: Counters
+) -> Generator[_Positioned, None, None]:
     """Yield the batches of the rows in ``spans``, each batch with the position after its last row."""
     parts: list[pa.Table] = []
     missing = plan.batch_size
-    with closing(_windows(plan, order, spans)) as found:
+    with closing(_windows(plan, order, spans, counters)) as found:
         for window, rows in found:
             start, last = window.first, window.last
             if plan.batch_mode == "auto":
@@ -380,7 +403,7 @@ def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positione
 
 
 def _windows(
-    plan: Plan, order: Order, spans: list[Span]
+    plan: Plan, order: Order, spans: list[Span], counters: Counters
 ) -> Generator[tuple[Window[Any], pa.Table | ShuffleWindow], None, None]:
     """Yield each window, and the rows of the window in their final order."""
     source, reader = plan.source, None
@@ -388,12 +411,27 @@ def _windows(
         reader = RecordReader(source)
     read: Callable[[int], Any] = source.read if reader is None else reader.read
     slices = [one for span in spans for one in order.slices(span)]
-    with closing(read_slices(read, slices, plan.prefetch)) as pieces:
+    with closing(_pieces(plan, order, read, slices, counters)) as pieces:
         for window in order.windows(spans, pieces):
             rows = _in_order(reader, order, window)
             window.pieces = []  # free the pieces together with the rows
             yield window, rows
             del rows
+
+
+def _pieces(
+    plan: Plan, order: Order, read: Callable[[int], Any], slices: Sequence[Slice], counters: Counters
+) -> Generator[Any, None, None]:
+    if plan.prefetch.pieces == 0:
+        for one in slices:
+            start = perf_counter()
+            rows = read_counted(read, one, order.stored_size(one), counters)
+            counters.without_data += perf_counter() - start
+            yield rows
+            del rows
+        return
+    depth = Depth.of(plan.prefetch, plan.source.is_remote)
+    yield from LookAhead(read, slices, order, depth, counters).pieces()
 
 
 def _in_order(reader: RecordReader | None, order: Order, window: Window[Any]) -> pa.Table | ShuffleWindow:

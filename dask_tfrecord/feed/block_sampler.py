@@ -12,7 +12,15 @@ from torch.utils.data import Sampler
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import LastBatch, Uneven
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.epoch_order import Order, OrderedRows, Plan, checked_ranks, checked_shard, total_size
+from dask_tfrecord.feed.epoch_order import (
+    Order,
+    OrderedRows,
+    Plan,
+    Prefetch,
+    checked_ranks,
+    checked_shard,
+    total_size,
+)
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resume_position import (
     Beginning,
@@ -111,7 +119,15 @@ class BlockSampler(Sampler[Numbers]):
         counts = np.diff(table.block_starts).tolist()
         source = _TableSource(table.version, table.fingerprint, counts, table.schema)
         self._plan = Plan(
-            cast(Any, source), batch_size, batch_mode, "blocks", seed, 1, uneven, 0, BlockSampler.__init__
+            cast(Any, source),
+            batch_size,
+            batch_mode,
+            "blocks",
+            seed,
+            1,
+            uneven,
+            Prefetch(),
+            BlockSampler.__init__,
         )
         self._workers = max(1, workers)
         # The epoch of the next iteration, and the loaded states from which the next iteration continues.
@@ -132,7 +148,7 @@ class BlockSampler(Sampler[Numbers]):
             return begun
         # The states were taken with another batch size, which divided the rows at other multiples.
         spans = [span for one in begun for span in one.spans]
-        return [divide_parts(self._plan, begun[0].shard, spans, part) for part in parts]
+        return [divide_parts(self._plan, order, begun[0].shard, spans, part) for part in parts]
 
     def _takes_turns(self, begun: list[Beginning]) -> bool:
         """Return whether only the last batch is incomplete if the workers return their batches in turn."""

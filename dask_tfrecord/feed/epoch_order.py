@@ -1,4 +1,4 @@
-"""Plan batches: compute the row order of an epoch and the range of a shard, and read the rows ahead.
+"""Plan batches: compute the row order of an epoch and the range of a shard.
 
 With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows of each group of blocks.
 `shuffle_statistics` measures how far an order is from a uniformly random order. Each use of random numbers
@@ -6,12 +6,11 @@ has a separate random stream, so that the orders are independent of each other.
 """
 
 import re
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
+from itertools import pairwise
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args
 
 import numpy as np
@@ -73,6 +72,23 @@ _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
 
 
+class Prefetch(NamedTuple):
+    """The number of pieces, or the number of bytes, that are read ahead.
+
+    If both are None, the order and the store determine how far threads read ahead.
+    """
+
+    pieces: int | None = None
+    nbytes: int | None = None
+
+    @classmethod
+    def of(cls, prefetch: Any) -> Self:
+        """Check the value of ``prefetch=``."""
+        if isinstance(prefetch, str):
+            return cls(nbytes=arguments.byte_count("prefetch", prefetch))
+        return cls(pieces=arguments.count("prefetch", prefetch, 0))
+
+
 @dataclass(frozen=True)
 class Plan:
     """An opened source and the options of the batches. The source is opened once for all epochs.
@@ -89,18 +105,16 @@ class Plan:
     seed: int
     shuffle_buffer: int
     uneven: Uneven
-    prefetch: int
+    prefetch: Prefetch
     surface: Callable[..., Any]
     open_version: Callable[[int], Source] | None = None
 
     def order(self, epoch: int) -> "Order":
         """Return the order of the rows in an epoch."""
-        source, sizes = self.source, None
-        if self.shuffle == "blocks":
-            assert isinstance(source, DatasetSource)  # `plan_batches` refuses a collection
-            sizes = source.dataset.partitions.sizes
-        seed = None if self.shuffle is None else self.seed
-        return make_order(source.npieces, source.counts, seed, epoch, self.shuffle_buffer, sizes)
+        source = self.source
+        sizes = source.dataset.partitions.sizes if isinstance(source, DatasetSource) else None
+        seed, is_grouped = None if self.shuffle is None else self.seed, self.shuffle == "blocks"
+        return make_order(source.npieces, source.counts, seed, epoch, self.shuffle_buffer, sizes, is_grouped)
 
 
 def plan_batches(
@@ -114,7 +128,7 @@ def plan_batches(
     seed: int = 0,
     shuffle_buffer: int = SHUFFLE_BUFFER,
     uneven: Uneven = "keep",
-    prefetch: int = 2,
+    prefetch: int | str | None = None,
     **read: Unpack[ReadKeywords],
 ) -> Plan:
     """Open a source for batches of any epoch and shard.
@@ -123,7 +137,7 @@ def plan_batches(
     """
     arguments.number("batch_size", batch_size)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
-    arguments.count("prefetch", prefetch, 0)
+    checked_prefetch = Prefetch.of(prefetch)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     kind = checked_shuffle(shuffle, seed)
@@ -147,7 +161,16 @@ def plan_batches(
     if opened.version is not None and chosen is None:
         open_version = partial(as_source, source, columns, blocksize, read)
     return Plan(
-        opened, batch_size, batch_mode, kind, seed, shuffle_buffer, uneven, prefetch, surface, open_version
+        opened,
+        batch_size,
+        batch_mode,
+        kind,
+        seed,
+        shuffle_buffer,
+        uneven,
+        checked_prefetch,
+        surface,
+        open_version,
     )
 
 
@@ -255,6 +278,17 @@ def part_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
     return found
 
 
+def merged(spans: Sequence[Span]) -> list[Span]:
+    """Merge spans that follow each other, except windows of which a part was returned."""
+    found: list[Span] = []
+    for span in spans:
+        is_next = found and found[-1].first is None and span.first is None and found[-1].stop == span.start
+        if is_next:
+            span = found.pop()._replace(stop=span.stop)
+        found.append(span)
+    return found
+
+
 def total_size(spans: Sequence[Span]) -> int:
     return sum(span.size for span in spans)
 
@@ -297,8 +331,9 @@ class Order:
 
     ``ends`` contains the start position of each piece, followed by the end of the last piece. If
     ``is_counted`` is False, positions count pieces, not rows. ``seed`` pairs the seed of the shuffle with the
-    epoch, and is None without a shuffle. A window has at least ``buffer`` rows, unless the rows are large. If
-    windows are groups of blocks, ``sizes`` contains the stored bytes of each piece.
+    epoch, and is None without a shuffle. A window has at least ``buffer`` rows, unless the rows are large.
+    ``sizes`` contains the stored bytes of each piece, or is None if they are unknown. If ``is_grouped`` is
+    True, windows are groups of blocks.
     """
 
     pieces: Ints
@@ -307,10 +342,15 @@ class Order:
     seed: tuple[int, int] | None
     buffer: int
     sizes: Ints | None = None
+    is_grouped: bool = False
 
     @property
     def every_row(self) -> Span:
         return Span(0, int(self.ends[-1]))
+
+    def stored_size(self, piece: Slice) -> int | None:
+        """Return the stored size of a whole piece, or None if the size is unknown."""
+        return None if self.sizes is None else int(self.sizes[piece.piece]) or None
 
     def slices(self, span: Span) -> list[Slice]:
         first = int(np.searchsorted(self.ends, span.start, "right")) - 1
@@ -326,11 +366,34 @@ class Order:
 
     def is_full(self, window: Sequence[Slice], rows: int, nbytes: int) -> bool:
         """Return True if a window with ``rows`` rows, which take ``nbytes`` bytes of memory, is complete."""
-        if self.sizes is None:
+        if not self.is_grouped or self.sizes is None:
             least = 1 if self.seed is None else self.buffer
             return rows >= least or nbytes >= WINDOW_BYTES
         stored = sum(int(self.sizes[one.piece]) for one in window)
         return len(window) >= _GROUP_BLOCKS or stored >= _GROUP_BYTES
+
+    def begin_small(self, spans: list[Span]) -> list[Span]:
+        """Divide the first span, so that the first windows are small, and the first batch comes early.
+
+        The first window has an eighth of the bytes of a complete window, and the next windows a quarter and a
+        half. A window never extends over the end of a span.
+        """
+        if not spans or spans[0].first is not None or self.seed is None or self.is_grouped:
+            return spans
+        if self.sizes is None or not self.is_counted:
+            return spans
+        first, *others = spans
+        at = slice(*np.searchsorted(self.ends, [first.start, first.stop], "right") - 1)
+        ends, sizes = self.ends[1:][at], np.cumsum(self.sizes[self.pieces[at]])
+        cuts, start = [first.start], 0
+        for size in (WINDOW_BYTES // 8, WINDOW_BYTES // 4, WINDOW_BYTES // 2):
+            start += size
+            piece = int(np.searchsorted(sizes, start, "left"))
+            if piece == len(ends) or sizes[-1] - start < size / 2 or ends[piece] - cuts[-1] >= self.buffer:
+                break
+            if cuts[-1] < ends[piece] < first.stop:
+                cuts.append(int(ends[piece]))
+        return [*(Span(*pair) for pair in pairwise([*cuts, first.stop])), *others]
 
     def permutation(self, start: int, count: int) -> Ints:
         """Return the random order of the ``count`` rows of the window that begins at position ``start``."""
@@ -406,15 +469,19 @@ def make_order(
     epoch: int,
     buffer: int = 1,
     sizes: Ints | None = None,
+    is_grouped: bool = False,
 ) -> Order:
-    """Return the order of all rows in an epoch. ``counts`` contains the number of rows of each piece."""
+    """Return the order of all rows in an epoch.
+
+    ``counts`` contains the number of rows of each piece, and ``sizes`` the stored bytes.
+    """
     pieces = np.arange(npieces)
     if seed is not None:
         pieces = stream("pieces", seed, epoch).permutation(npieces)
     rows = np.ones(npieces, np.int64) if counts is None else np.asarray(counts, np.int64)
     ends = np.concatenate([[0], np.cumsum(rows[pieces])])
     key = None if seed is None else (seed, epoch)
-    return Order(pieces, ends, counts is not None, key, buffer, sizes)
+    return Order(pieces, ends, counts is not None, key, buffer, sizes, is_grouped)
 
 
 def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, uneven: Uneven) -> list[Span]:
@@ -460,35 +527,6 @@ def checked_ranks(rank: int | None, world_size: int | None) -> Fraction | None:
         remedies = Remedy("rank", 0), Remedy("world_size", 1, "read all rows")
         raise TFRecordError("rank= and world_size= belong together", *remedies)
     return rank, world_size
-
-
-def read_slices(
-    read_piece: Callable[[int], Rows], slices: Sequence[Slice], prefetch: int
-) -> Generator[Rows, None, None]:
-    """Yield the rows of each slice. Threads read up to ``prefetch`` slices ahead."""
-    read = partial(_read, read_piece)
-    if not prefetch:
-        yield from map(read, slices)
-        return
-    ahead: deque[Future[Rows]] = deque()
-    pool = ThreadPoolExecutor(prefetch, thread_name_prefix="dask_tfrecord-read")
-    try:
-        for one in slices:
-            ahead.append(pool.submit(read, one))
-            if len(ahead) > prefetch:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        # Python may delete the generator while this thread is starting another thread. This thread then holds
-        # a lock that the threads of the pool need to end, so waiting for them would be a deadlock.
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
-    rows = read_piece(piece.piece)
-    is_whole = piece.stop is None or piece.num_rows == rows.num_rows
-    return rows if is_whole else rows.slice(piece.start, piece.num_rows)
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,7 @@ class RecordTable:
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
         counts = np.diff(self.block_starts)
-        return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes)
+        return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes, is_grouped=True)
 
     def shuffle_statistics(
         self, order: Sequence[int] | npt.NDArray[Any], batch_size: int

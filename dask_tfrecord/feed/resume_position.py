@@ -17,6 +17,7 @@ from dask_tfrecord.feed.epoch_order import (
     Order,
     Plan,
     Span,
+    merged,
     rows_of_part,
     rows_of_shard,
     total_size,
@@ -186,7 +187,7 @@ def begin(
     """
     if not states:
         order.check_shards(shard[1])
-        return _divided(plan, [order.every_row], shard, part)
+        return _divided(plan, order, [order.every_row], shard, part)
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
         one = _beginning(state)
@@ -197,7 +198,7 @@ def begin(
         _check_complete([one.shard for one in found], "shard")
         indices = sorted({one.shard.number for one in found})
         spans = [span for index in indices for span in _of_shard(found, index)]
-        return _divided(plan, spans, shard, part)
+        return _divided(plan, order, spans, shard, part)
     found = [one for one in begun.values() if one.shard.number == shard[0]]
     if not found:
         given = ", ".join(str(index) for index in sorted({one.shard.number for one in begun.values()}))
@@ -210,7 +211,7 @@ def begin(
     for one in found:
         if one.part[:2] == part and not _is_cut_elsewhere(plan, found, part):
             return one
-    return divide_parts(plan, found[0].shard, _of_shard(found, shard[0]), part)
+    return divide_parts(plan, order, found[0].shard, _of_shard(found, shard[0]), part)
 
 
 def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) -> bool:
@@ -254,15 +255,16 @@ def _not_together(what: str) -> TFRecordError:
     )
 
 
-def _divided(plan: Plan, spans: list[Span], shard: Fraction, part: Fraction) -> Beginning:
+def _divided(plan: Plan, order: Order, spans: list[Span], shard: Fraction, part: Fraction) -> Beginning:
     of_shard = rows_of_shard(spans, shard, plan.source.counts is not None, plan.uneven)
-    return divide_parts(plan, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
+    return divide_parts(plan, order, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
 
 
-def divide_parts(plan: Plan, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
+def divide_parts(plan: Plan, order: Order, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
     """Return the rows of a part of a shard, whose remaining rows are ``spans``."""
     step = 1 if plan.source.counts is None else plan.batch_size
-    return Beginning(shard, Share(*part, _whole(spans, step)), rows_of_part(spans, part, step))
+    rows = order.begin_small(rows_of_part(merged(spans), part, step))
+    return Beginning(shard, Share(*part, _whole(spans, step)), rows)
 
 
 def _whole(spans: list[Span], way: str | int) -> str:

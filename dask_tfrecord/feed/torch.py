@@ -149,8 +149,9 @@ class TFRecordBatches(IterableDataset[Any]):
     rank, world_size : int, optional
         The index of this process, and the number of processes. By default, both values come from
         `torch.distributed` when the iteration begins.
-    prefetch : int, default 2
-        The number of blocks that threads read ahead.
+    prefetch : int or str, optional
+        How far threads read ahead: the number of blocks, or their size in memory, such as "256 MiB", as in
+        `iter_batches`. Each DataLoader worker reads ahead this far.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read

@@ -1,0 +1,158 @@
+"""Count what the batches of a feed cost, and log if a program waits for the batches."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from threading import Lock
+from time import perf_counter
+from typing import Any, Self
+
+logger = logging.getLogger(__name__)
+
+# If a program waited for more than `_TOLERATED` of the time since the last message, it logs a message. There
+# is at most one message in `_LOG_SECONDS` seconds.
+_LOG_SECONDS = 10.0
+_TOLERATED = 0.2
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """What an iteration has cost so far. `Batches.statistics` returns the statistics.
+
+    ``print`` prints the statistics as a table. The sum of several statistics, such as those of several
+    workers, is ``a + b``.
+
+    Attributes
+    ----------
+    batches, rows : int
+        The number of batches and rows that were returned.
+    seconds : float
+        The time from the request of the first batch to the return of the newest batch.
+    seconds_waited : float
+        The part of ``seconds`` in which the program waited for batches, in ``next``.
+    seconds_without_data : float
+        The part of ``seconds_waited`` in which no block was ready. In the rest of ``seconds_waited``, the
+        calling thread decoded and converted batches.
+    seconds_read : float
+        The time in which threads waited for the store, the disk or a Dask cluster, summed over the threads.
+    seconds_decoded : float
+        The CPU time in which threads read, decoded and converted rows, summed over the threads, including the
+        calling thread.
+    bytes_read : int
+        The stored size of the blocks that were read. For a Dask collection, the size of the partitions.
+    bytes_ready : int
+        The size of the blocks that were read ahead and are ready, in memory.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    seconds_waited: float = 0.0
+    seconds_without_data: float = 0.0
+    seconds_read: float = 0.0
+    seconds_decoded: float = 0.0
+    bytes_read: int = 0
+    bytes_ready: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: Self) -> Self:
+        return self._combined(other, -1)
+
+    def _combined(self, other: Self, sign: int) -> Self:
+        names = [field.name for field in fields(self)]
+        return type(self)(**{name: getattr(self, name) + sign * getattr(other, name) for name in names})
+
+    def __str__(self) -> str:
+        lines = []
+        for name in (field.name for field in fields(self)):
+            value: Any = getattr(self, name)
+            text = f"{value:,}"
+            if name.startswith("bytes"):
+                text = f"{value / 2**20:,.1f} MiB"
+            elif name.startswith("seconds"):
+                text = f"{value:,.2f} s"
+                if name in ("seconds_waited", "seconds_without_data") and value:
+                    text += f" ({value / self.seconds:.0%})"
+            lines.append((name, text))
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name.replace('_', ' '):{width}}  {value:>16}" for name, value in lines)
+
+
+class Counters:
+    """Count what one iteration costs. Several threads may count at the same time.
+
+    ``ready`` returns the size of the blocks that are ready.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.ahead: Sequence[Any] = ()
+        self._begun: float | None = None
+        self._batches = self._rows = self._bytes = 0
+        self._seconds = self._waited = self._read = self._decoded = 0.0
+        self.without_data = 0.0
+        self._logged = BatchStatistics()
+
+    def add_piece(self, seconds: float, cpu: float, nbytes: int) -> None:
+        """Count a piece that was read in ``seconds``, of which ``cpu`` were CPU time."""
+        with self._lock:
+            self._read += max(0.0, seconds - cpu)
+            self._decoded += cpu
+            self._bytes += nbytes
+
+    def add_batch(self, rows: int, start: float, without_data: float) -> None:
+        """Count a batch that was requested at the time ``start``.
+
+        ``without_data`` was the value of the attribute at this time.
+        """
+        now = perf_counter()
+        with self._lock:
+            if self._begun is None:
+                self._begun = start
+            self._batches += 1
+            self._rows += rows
+            self._seconds = now - self._begun
+            self._waited += now - start
+            self._decoded += now - start - (self.without_data - without_data)
+        if self._seconds - self._logged.seconds >= _LOG_SECONDS:
+            statistics = self.statistics()
+            message = waiting_message(statistics - self._logged)
+            self._logged = statistics
+            if message:
+                logger.info("%s", message)
+
+    def statistics(self) -> BatchStatistics:
+        ready = sum(one.nbytes for one in list(self.ahead) if one.rows.done())
+        with self._lock:
+            return BatchStatistics(
+                self._batches,
+                self._rows,
+                self._seconds,
+                self._waited,
+                self.without_data,
+                self._read,
+                self._decoded,
+                self._bytes,
+                ready,
+            )
+
+
+def waiting_message(recent: BatchStatistics) -> str | None:
+    """Return the message about the time since the last message, or None if the program hardly waited."""
+    if recent.seconds_waited <= _TOLERATED * recent.seconds:
+        return None
+    if recent.seconds_without_data < recent.seconds_waited / 2:
+        cause = "the calling thread decodes and converts the batches"
+        advice = "read fewer columns, or convert the batches in workers"
+    elif recent.seconds_read > recent.seconds_decoded:
+        cause = "the blocks arrive too late"
+        advice = "read further ahead with prefetch="
+    else:
+        cause = "the threads that read ahead are busy with decoding"
+        advice = "read fewer columns, or take more workers"
+    return (
+        f"the program waited for batches in {recent.seconds_waited / recent.seconds:.0%} of the last "
+        f"{recent.seconds:.0f} s, because {cause}: {advice}"
+    )

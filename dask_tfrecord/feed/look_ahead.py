@@ -1,0 +1,206 @@
+"""Read the pieces of an epoch ahead: threads read the next pieces while the program uses the current ones.
+
+The pieces are returned in the order of the epoch. How far the threads read ahead is limited by the number of
+pieces, or by their size in memory. The number of threads does not depend on this limit.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from time import perf_counter, thread_time
+from typing import Generic, NamedTuple
+
+from dask_tfrecord.feed.batch_sources import WINDOW_BYTES
+from dask_tfrecord.feed.batch_statistics import Counters
+from dask_tfrecord.feed.epoch_order import Order, Prefetch, Rows, Slice
+
+# The largest number of pieces that are read at the same time, for a remote store and for anything else.
+_REMOTE_THREADS = 16
+_LOCAL_THREADS = 2
+
+# Pieces of this size keep the connections to a remote store busy.
+_REMOTE_BYTES = 1 << 26
+
+# A piece may take much less memory than its stored size, for example if few columns are read. The limit of
+# the size counts each piece with at least this fraction of its stored size.
+_LEAST_RATIO = 1 / 8
+
+# A size that exceeds every limit.
+_UNKNOWN = 1 << 60
+
+
+class Depth(NamedTuple):
+    """How far threads read ahead: at least ``pieces`` pieces, and more if they take at most ``nbytes`` bytes.
+
+    The threads also read ahead until the pieces fill a shuffle window, if the pieces take at most
+    ``window_bytes`` bytes. The number of ``threads`` is the number of pieces that are read at the same time.
+    """
+
+    pieces: int
+    nbytes: int
+    window_bytes: int
+    threads: int
+
+    @classmethod
+    def of(cls, prefetch: Prefetch, is_remote: bool) -> "Depth":
+        threads = _REMOTE_THREADS if is_remote else _LOCAL_THREADS
+        if prefetch.pieces is not None:
+            return cls(prefetch.pieces, 0, 0, min(prefetch.pieces, _REMOTE_THREADS))
+        if prefetch.nbytes is not None:
+            return cls(1, prefetch.nbytes, 0, threads)
+        return cls(2, _REMOTE_BYTES if is_remote else 0, WINDOW_BYTES, threads)
+
+
+class _Ahead(Generic[Rows]):
+    """A piece that is being read, or that is ready.
+
+    ``cost`` is the size that the limit counts, and an estimate until the piece is ready. ``nbytes`` is the
+    size in memory.
+    """
+
+    def __init__(self, piece: Slice, cost: int) -> None:
+        self.piece, self.cost, self.nbytes, self.num_rows = piece, cost, 0, piece.num_rows
+        self.rows: Future[Rows] = Future()
+
+
+class LookAhead(Generic[Rows]):
+    """Read slices in threads, and return their rows in order.
+
+    ``read_piece`` reads a whole piece. Several threads call it at the same time.
+    """
+
+    def __init__(
+        self,
+        read_piece: Callable[[int], Rows],
+        slices: Sequence[Slice],
+        order: Order,
+        depth: Depth,
+        counters: Counters,
+    ) -> None:
+        self._read_piece: Callable[[int], Rows] = read_piece
+        self._slices, self._order = slices, order
+        self._depth, self._counters = depth, counters
+        self._lock = Lock()
+        self._next = 0  # the index of the first slice that no thread has begun to read
+        self._ahead: deque[_Ahead[Rows]] = deque()
+        self._cost = self._num_rows = 0  # of all pieces in `_ahead`
+        self._in_memory = self._in_files = 0  # the sizes of all pieces that were read
+        self._running = 0  # the number of threads that read a piece
+        self._is_closed = False
+        self._pool = ThreadPoolExecutor(depth.threads, thread_name_prefix="dask_tfrecord-read")
+        counters.ahead = self._ahead
+
+    def pieces(self) -> Generator[Rows, None, None]:
+        try:
+            for _ in self._slices:
+                yield self._take()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        # Python may delete the generator while this thread has a lock of this object, so this method takes no
+        # lock, and does not wait for the threads. Each thread ends after its current piece.
+        self._is_closed = True
+        self._ahead.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self) -> Rows:
+        """Wait for the first piece, and return its rows."""
+        self._begin_pieces()
+        first = self._ahead[0]
+        start = perf_counter()
+        try:
+            rows = first.rows.result()
+        finally:
+            self._counters.without_data += perf_counter() - start
+        with self._lock:
+            self._ahead.popleft()
+            self._cost -= first.cost
+            self._num_rows -= first.num_rows
+        del first
+        self._begin_pieces()
+        return rows
+
+    def _begin_pieces(self) -> None:
+        """Start as many threads as may read now. Only the thread that takes the pieces starts others."""
+        while True:
+            with self._lock:
+                if self._running == self._depth.threads or (one := self._next_piece()) is None:
+                    return
+                self._running += 1
+            self._pool.submit(self._read_all, one)
+
+    def _next_piece(self) -> _Ahead[Rows] | None:
+        """Return the next piece to read, or None if the pieces ahead suffice."""
+        if self._is_closed or self._next == len(self._slices):
+            return None
+        piece, depth = self._slices[self._next], self._depth
+        size = self._estimate(piece)
+        if len(self._ahead) >= depth.pieces and self._cost + size > depth.nbytes:
+            ahead = [one.piece for one in self._ahead]
+            is_full = self._order.is_full(ahead, self._num_rows, self._cost)
+            if is_full or self._cost + size > depth.window_bytes:
+                return None
+        found: _Ahead[Rows] = _Ahead(piece, size)
+        self._next += 1
+        self._ahead.append(found)
+        self._cost += size
+        self._num_rows += found.num_rows
+        return found
+
+    def _estimate(self, piece: Slice) -> int:
+        """Estimate the size of a piece in memory from the pieces that were read."""
+        stored = self._order.stored_size(piece)
+        if not self._in_files:
+            return _UNKNOWN if stored is None else stored
+        return int((stored or 1) * max(_LEAST_RATIO, self._in_memory / self._in_files))
+
+    def _read_all(self, one: _Ahead[Rows] | None) -> None:
+        """Read a piece, and then further pieces, until the pieces ahead suffice."""
+        while one is not None:
+            one = self._read_one(one)
+
+    def _read_one(self, one: _Ahead[Rows]) -> _Ahead[Rows] | None:
+        try:
+            rows = read_counted(
+                self._read_piece, one.piece, self._order.stored_size(one.piece), self._counters
+            )
+        except BaseException as error:
+            return self._finish(one, error)
+        return self._finish(one, rows)
+
+    def _finish(self, one: _Ahead[Rows], found: Rows | BaseException) -> _Ahead[Rows] | None:
+        """Make a piece ready, and return the next piece that the same thread reads."""
+        with self._lock:
+            if isinstance(found, BaseException):
+                one.rows.set_exception(found)
+            else:
+                stored = self._order.stored_size(one.piece)
+                cost = max(found.nbytes, int(_LEAST_RATIO * (stored or 0)))
+                self._cost += cost - one.cost
+                self._num_rows += found.num_rows - one.num_rows
+                self._in_memory += found.nbytes
+                self._in_files += stored or 1
+                one.cost, one.nbytes, one.num_rows = cost, found.nbytes, found.num_rows
+                one.rows.set_result(found)
+            following = None if _is_exiting() else self._next_piece()
+            self._running -= following is None
+            return following
+
+
+def _is_exiting() -> bool:
+    """Return True if Python waits for the threads of all pools to end."""
+    return bool(getattr(futures.thread, "_shutdown", False))  # checked with Python 3.11 to 3.14
+
+
+def read_counted(
+    read_piece: Callable[[int], Rows], piece: Slice, stored: int | None, counters: Counters
+) -> Rows:
+    """Read the rows of a slice. If the ``stored`` size is not known, count the size in memory."""
+    start, cpu = perf_counter(), thread_time()
+    rows = read_piece(piece.piece)
+    counters.add_piece(perf_counter() - start, thread_time() - cpu, rows.nbytes if stored is None else stored)
+    is_whole = piece.stop is None or piece.num_rows == rows.num_rows
+    return rows if is_whole else rows.slice(piece.start, piece.num_rows)
