@@ -267,7 +267,7 @@ def write_files(
     buffers = Buffers()
     files: list[FileEntry] = []
     codec, end = options.compression or "none", 0
-    with spare.without_this_thread(), ExitStack() as stack:
+    with spare.without_this_thread(), store.finishing_together() as store, ExitStack() as stack:
         beside = None
         if columns is not None and rows.groups:
             required = _without_nulls(rows, columns.features)

@@ -155,6 +155,7 @@ class StoreLink:
     _round: dict[int, asyncio.Event] | None = None  # the answers that wait for the end of the round
     _asking: int = 0  # requests that the server has not answered
     _last_first: bool = False
+    _tasks: set[Any] = field(default_factory=set)
     _lock: RLock = field(default_factory=RLock)
     _ticks: Iterator[int] = field(default_factory=count)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -256,7 +257,8 @@ class StoreLink:
             self._changed.notify_all()
 
     async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = next(self._ticks)
+        connection, task = next(self._ticks), asyncio.current_task()
+        self._tasks.add(task)  # the loop holds no strong reference to it
         writer.transport.set_write_buffer_limits(0)
         try:
             while not writer.is_closing():
@@ -271,6 +273,7 @@ class StoreLink:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
+            self._tasks.discard(task)
             _close(writer)
 
     async def _read(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from time import sleep
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -121,12 +122,12 @@ class StoreSuite(ChangedFiles, FailingChanges):
     @pytest.mark.parametrize("size", [0, 3, 20 << 20])
     def test_a_created_file_is_visible_when_it_is_whole(self, place: str, size: int) -> None:
         store = self.store(place)
-        path = store.join("a/b")
+        path, content = store.join("a/b"), Random(1).randbytes(size)
         with store.create(path) as file:
-            file.write(bytes(size))
+            file.write(content)
             assert not store.fs.exists(path)
         store.fs.invalidate_cache()
-        assert store.fs.info(path)["size"] == size
+        assert store.fs.cat_file(path) == content
         assert store.names("a") == ["b"]
         assert store.names("gone") == []
         interrupt_creations(store, size, KeyboardInterrupt)

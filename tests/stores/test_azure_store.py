@@ -1,10 +1,11 @@
 """The suite of stores on Azure Blob Storage: adlfs and Azurite.
 
-Modules: files.storage.azure, files.storage.store.
+Modules: files.storage.azure, files.storage.store, files.storage.uploading.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import Any, ClassVar
 
 import pytest
@@ -14,10 +15,12 @@ from faults import Faults, faulty_requests
 from kills import MODES, check_kills, on_other_stores
 from races import check_race
 from sftp_server import free_port
+from store_link import store_link
 
 from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,17 @@ class TestAzureStore(RemoteSuite):
         assert of_glob["bytes"] == of_directory["bytes"]
         assert self.read(place) == [1]
         assert self.read(f"{place}/*") == [1]
+
+    def test_blocks_are_sent_at_once(self, place: str, server: str) -> None:
+        content = Random(1).randbytes(20 << 20)
+        with store_link(server) as link:
+            store = Store.at(place, options_of(link.url))
+            with link.recording(rounds=True) as traffic:
+                for name, size in (("small", 3), ("large", len(content))):
+                    with store.create(store.join(name)) as file:
+                        file.write(content[:size])
+        assert (traffic.methods, traffic.trips, traffic.at_once) == ({"PUT": 1 + 3 + 1}, 3, 3)
+        assert self.store(place).fs.cat_file(store.join("large")) == content
 
     def test_failures_of_one_of_several_removals_raise(self, place: str) -> None:
         store = self.store(place)

@@ -1,12 +1,15 @@
 """The suite of stores on Google Cloud Storage: gcsfs and an emulator in this process.
 
-Modules: files.storage.store.
+Modules: files.storage.store, files.storage.uploading.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from random import Random
+from threading import Event
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -45,3 +48,24 @@ class TestGCSStore(RemoteSuite):
     def faults(self, faults: Faults) -> Iterator[None]:
         with faulty_requests(gcsfs.GCSFileSystem, "_request", faults):
             yield
+
+    def test_a_file_is_written_on_while_its_parts_wait_for_the_store(self, place: str) -> None:
+        content, answered, requests = Random(1).randbytes(20 << 20), Event(), []
+        call = gcsfs.GCSFileSystem._request
+
+        async def waiting(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            requests.append(method)
+            await asyncio.to_thread(answered.wait)
+            return await call(fs, method, *args, **kwargs)
+
+        store = self.store(place)
+        with patch.object(gcsfs.GCSFileSystem, "_request", waiting):
+            with store.create(store.join("large")) as file:
+                file.write(content)
+                assert len(requests) <= 1
+                answered.set()
+            assert requests == ["POST"] * 4  # the first one starts the upload
+            with store.create(store.join("small")) as file:
+                file.write(b"small")
+            assert len(requests) == 5
+        assert store.fs.cat_file(store.join("large")) == content

@@ -74,9 +74,3 @@ class _File(AzureBlobFile):
             raise FileNotFoundError(self.path) from error
 
     _fetch_range = sync_wrapper(_async_fetch_range)
-
-    def _upload_chunk(self, final: bool = False, **options: Any) -> None:
-        try:
-            super()._upload_chunk(final=final, **options)
-        except RuntimeError as error:  # adlfs wraps every failure in a RuntimeError
-            raise error.__cause__ or error from None

@@ -9,8 +9,8 @@ import secrets
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from glob import has_magic
 from itertools import groupby
@@ -41,6 +41,7 @@ from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, pat
 from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES, ByteRange
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
+from dask_tfrecord.files.storage.uploading import Uploads
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -182,6 +183,15 @@ class Store(Location, ABC):
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None
+
+    @contextmanager
+    def finishing_together(self) -> Iterator["Store"]:
+        """Yield a store for files that need not have appeared when the ``with`` block of `create` ends.
+
+        All files have appeared when the ``with`` block of `finishing_together` ends. An object store then
+        finishes several uploads at a time.
+        """
+        yield self
 
     @abstractmethod
     def _create(self, path: str, durable: bool) -> AbstractContextManager[BinaryIO]: ...
@@ -574,6 +584,7 @@ class HadoopStore(RenamingStore):
         """Do nothing, because `rmdir` would also remove a file that another process has just created."""
 
 
+@dataclass(frozen=True, repr=False)
 class UploadingStore(Store):
     """An object store: an upload becomes visible only when it is complete, and a rename is a copy.
 
@@ -585,21 +596,21 @@ class UploadingStore(Store):
     put_back_leaves_copy = True
     has_root_directory = False
 
+    # The uploads that end together, or None if the end of each file is awaited.
+    uploads: Uploads | None = field(default=None, compare=False)
+
     @contextmanager
     def _create(self, path: str, durable: bool) -> Iterator[BinaryIO]:
-        # A file that is smaller than a block is uploaded with one request. A file of at least one block needs
-        # one or more requests for each block.
-        file = self.fs.open(path, "wb", block_size=REQUEST_BYTES)
-        try:
+        with (
+            Uploads() if self.uploads is None else nullcontext(self.uploads) as uploads,
+            uploads.create(self.fs, path, self.public(path)) as file,
+        ):
             yield file
-            file.close()
-        # Handle every exception, even KeyboardInterrupt, so that no incomplete upload remains.
-        except BaseException:
-            # A failure to discard the upload must not hide the original exception.
-            with suppress(Exception):
-                file.discard()
-            file.closed = True  # this prevents fsspec's finalizer from publishing the incomplete file
-            raise
+
+    @contextmanager
+    def finishing_together(self) -> Iterator[Store]:
+        with Uploads() as uploads:
+            yield replace(self, uploads=uploads)
 
     def _create_exclusively(self, path: str, data: bytes) -> None:
         try:

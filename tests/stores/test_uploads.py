@@ -1,0 +1,206 @@
+"""Uploads to S3: their parts travel at the same time, and a file appears as a whole or not at all.
+
+Modules: files.storage.uploading, files.storage.store, files.file_writer.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from random import Random
+from signal import SIGINT, pthread_kill
+from threading import Thread, get_ident
+
+import pandas as pd
+import pytest
+import s3fs
+from faults import FaultError, Faults, faulty_requests
+from servers import LinkedStore
+from store_link import Kind
+
+from dask_tfrecord import to_tfrecord
+from dask_tfrecord.files.storage import uploading
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.uploads import unfinished_uploads
+
+PART = 8 << 20
+
+# The content of a file of three parts. Its upload takes five requests.
+CONTENT = Random(1).randbytes(2 * PART + 1000)
+
+
+@pytest.fixture
+def store(linked: LinkedStore) -> Store:
+    return Store.at(linked.new_place(), linked.options)
+
+
+@pytest.fixture
+def past(linked: LinkedStore, store: Store) -> Store:
+    """The same store, past the link."""
+    return Store.at(f"s3://{store.root}", linked.direct)
+
+
+def create(store: Store, content: bytes, *, name: str = "file", step: int = 1_000_003) -> None:
+    with store.create(store.join(name)) as file:
+        for start in range(0, len(content), step):
+            assert file.tell() == start
+            file.write(content[start : start + step])
+
+
+def assert_nothing_is_left(past: Store) -> None:
+    assert past.files() == []
+    assert unfinished_uploads(past) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "requests", "trips"),
+    [(0, 1, 1), (1, 1, 1), (PART - 1, 1, 1), (PART, 3, 3), (len(CONTENT), 5, 3)],
+)
+def test_a_small_file_is_one_request_and_the_parts_of_a_large_file_are_sent_at_once(
+    linked: LinkedStore, store: Store, past: Store, size: int, requests: int, trips: int
+) -> None:
+    with linked.link.recording(rounds=True) as traffic:
+        create(store, CONTENT[:size])
+    assert (len(traffic), traffic.trips) == (requests, trips)
+    assert past.fs.cat_file(past.join("file")) == CONTENT[:size]
+
+
+@pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2 * PART, 2), (64 << 20, 3)])
+def test_parts_may_arrive_in_any_order_and_their_bytes_on_the_way_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, store: Store, past: Store, limit: int, at_once: int
+) -> None:
+    monkeypatch.setattr(uploading._Room, "limit", limit)
+    with linked.link.recording(last_first=True) as traffic:
+        create(store, CONTENT)
+    assert traffic.of("PUT").at_once == at_once
+    assert past.fs.cat_file(past.join("file")) == CONTENT
+
+
+def test_every_writer_has_a_part_on_its_way_whatever_others_have(
+    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, store: Store, past: Store
+) -> None:
+    monkeypatch.setattr(uploading._Room, "limit", 1)
+    with linked.link.recording() as traffic, linked.link.holding(lambda request: "file0" in request.path):
+        writers = [
+            Thread(target=create, args=(store, CONTENT[:PART]), kwargs={"name": f"file{n}"}) for n in (0, 1)
+        ]
+        writers[0].start()
+        linked.link.wait_for(traffic, 1)
+        writers[1].start()
+        writers[1].join()
+        assert past.files() == [past.join("file1")]
+    writers[0].join()
+    assert past.files() == [past.join(f"file{n}") for n in (0, 1)]
+
+
+def test_no_file_is_visible_before_its_last_request(linked: LinkedStore, store: Store, past: Store) -> None:
+    seen = []
+
+    def look() -> None:
+        seen.append(past.files())
+
+    for number in range(5):
+        linked.link.arm(look, number)
+        create(store, CONTENT, name=f"{number}/file")
+        assert linked.link.disarm()
+    assert [len(files) for files in seen] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("written", [1, len(CONTENT)])
+def test_an_upload_that_is_interrupted_is_aborted(
+    linked: LinkedStore, store: Store, past: Store, error: type[BaseException], written: int
+) -> None:
+    """The answers to the parts are outstanding."""
+    before = asyncio.all_tasks(store.fs.loop)
+
+    def write() -> None:
+        with store.create(store.join("file")) as file:
+            file.write(CONTENT[:written])
+            linked.link.wait_for(traffic, 3 if written > PART else 0)
+            raise error
+
+    held = linked.link.holding(lambda request: request.method == "PUT")
+    with linked.link.recording() as traffic, held, pytest.raises(error):
+        write()
+    assert_nothing_is_left(past)
+    assert asyncio.all_tasks(store.fs.loop) == before
+    create(store, b"new")
+    assert past.fs.cat_file(past.join("file")) == b"new"
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_an_upload_that_is_interrupted_while_it_waits_for_the_store_is_aborted(
+    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, store: Store, past: Store, number: int
+) -> None:
+    monkeypatch.setattr(uploading._Room, "limit", 1)
+    main = get_ident()
+    linked.link.arm(lambda: pthread_kill(main, SIGINT), number)
+    with pytest.raises(KeyboardInterrupt):
+        create(store, CONTENT)
+    assert linked.link.disarm()
+    if number == 4 and past.files():  # the store completed the upload before it was aborted
+        assert past.fs.cat_file(past.join("file")) == CONTENT
+        past.remove(past.files())
+    assert_nothing_is_left(past)
+
+
+def test_an_upload_whose_generator_is_closed_is_aborted(store: Store, past: Store) -> None:
+    def writing() -> Iterator[None]:
+        with store.create(store.join("file")) as file:
+            file.write(CONTENT)
+            yield
+
+    running = writing()
+    next(running)
+    running.close()
+    assert_nothing_is_left(past)
+
+
+def test_an_upload_that_is_open_at_the_exit_of_the_process_does_not_appear(
+    linked: LinkedStore, store: Store, past: Store
+) -> None:
+    script = (
+        "import sys, json; from dask_tfrecord.files.storage.store import Store\n"
+        "store = Store.at(sys.argv[1], json.loads(sys.argv[2]))\n"
+        "made = store.create(store.join('file')); file = made.__enter__(); file.write(bytes(20_000_000))\n"
+        "print('open')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, f"s3://{store.root}", json.dumps(linked.direct)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("open\n", "")
+    assert past.files() == []
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_an_upload_of_which_a_request_fails_is_aborted(
+    linked: LinkedStore, store: Store, past: Store, number: int
+) -> None:
+    with faulty_requests(s3fs.S3FileSystem, "_call_s3", Faults(number)), pytest.raises(FaultError):
+        create(store, CONTENT)
+    assert_nothing_is_left(past)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("lost", 1), ("reset", 2), ("busy", 3), ("truncate", 4)])
+def test_a_part_that_fails_for_a_passing_reason_is_sent_again_alone(
+    linked: LinkedStore, store: Store, past: Store, kind: Kind, number: int
+) -> None:
+    with linked.link.recording() as traffic:
+        linked.link.arm(kind, number)
+        create(store, CONTENT)
+        assert linked.link.disarm()
+    assert len(traffic) == 6
+    assert past.fs.cat_file(past.join("file")) == CONTENT
+
+
+def test_files_of_one_task_are_finished_at_once(linked: LinkedStore, past: Store) -> None:
+    frame = pd.DataFrame({"n": range(30), "key": [f"k{n % 10}" for n in range(30)]})
+    with linked.link.recording(rounds=True) as traffic:
+        to_tfrecord(frame, f"s3://{past.root}", partition_on="key", storage_options=linked.options)
+    uploaded = traffic.of("PUT", "part-")
+    assert (len(uploaded), uploaded.trips, uploaded.at_once) == (10, 1, 10)
