@@ -34,6 +34,7 @@ from dask_tfrecord.files.file_options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.paths import path_text
+from dask_tfrecord.files.storage.read_ahead import limit_in_flight
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 
@@ -82,6 +83,19 @@ def limit_memory_pool() -> None:
         problem = f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes"
         raise TFRecordError(problem, "write it as '256 MiB'") from None
 
+
+def in_flight_bytes() -> int:
+    """Return how many bytes this process may have on the way from remote stores, and to them."""
+    key = f"{_NAME}.in-flight"
+    configured = dask.config.get(key, default=_DEFAULTS[_NAME]["in-flight"])
+    try:
+        return max(0, int(parse_bytes(configured)))
+    except (ValueError, TypeError, AttributeError):
+        problem = f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes"
+        raise TFRecordError(problem, "write it as '64 MiB'") from None
+
+
+limit_in_flight(in_flight_bytes)
 
 # The codec names that ``compression=`` accepts, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]

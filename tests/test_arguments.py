@@ -391,7 +391,10 @@ def test_environment_variables_set_the_defaults(tmp_path: Path) -> None:
 
 def test_every_key_of_a_call_is_a_keyword_and_is_documented() -> None:
     page = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text()
-    for key in dask.config.get("dask-tfrecord").keys() - {"memory-pool"}:  # of a process, not of a call
+    for key in dask.config.get("dask-tfrecord").keys() - {
+        "memory-pool",
+        "in-flight",
+    }:  # of a process, not of a call
         keyword = 'compute_kwargs={"retries": n}' if key == "retries" else f"{key.replace('-', '_')}="
         assert f"({keyword})" in FILE.read_text()
         assert f"`{key}`" in page

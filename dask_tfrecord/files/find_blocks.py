@@ -25,7 +25,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.location import FileReader
+from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds

@@ -55,7 +55,7 @@ from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.location import FileReader
+from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot, read_exactly, record_bounds
 from dask_tfrecord.schema.fields import Field, Schema

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import Block, ColumnFile, read_column_files
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
+from dask_tfrecord.files.storage.range_requests import ByteRange
 
 _FIRST = Block(0, 0, 0)
 
@@ -48,6 +49,14 @@ class Split:
         """The stored size of the split in bytes, or 0 if the size is unknown."""
         stop = self.file.size if self.stop is None else self.stop.offset
         return (stop or self.start.offset) - self.start.offset
+
+    @property
+    def stored_range(self) -> ByteRange | None:
+        """The stored bytes of the split, or None if its end is unknown."""
+        stop = self.file.size if self.stop is None else self.stop.offset
+        if stop is None:
+            return None
+        return ByteRange(self.file.path, self.start.offset, stop, self.file.stamp, self.file.size)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

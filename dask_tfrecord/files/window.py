@@ -39,7 +39,7 @@ from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.expected_files import rewritten, stamp_of
 from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.location import Checksum, ChecksumReader, FileReader
+from dask_tfrecord.files.storage.reader import Checksum, ChecksumReader, FileReader
 from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]

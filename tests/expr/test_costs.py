@@ -21,7 +21,7 @@ import pytest
 from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.files import record_file
-from dask_tfrecord.files.storage.location import FileReader
+from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
 
 TABLE = Path(__file__).parents[1] / "data" / "costs.md"

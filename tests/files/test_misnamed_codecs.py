@@ -14,7 +14,7 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage.location import FileReader
+from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import LocalStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")

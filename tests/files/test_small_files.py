@@ -34,7 +34,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.storage import location
-from dask_tfrecord.files.storage.location import FileReader
+from dask_tfrecord.files.storage.reader import FileReader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -55,7 +55,7 @@ from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileList
-from dask_tfrecord.files.storage.location import Checksum
+from dask_tfrecord.files.storage.reader import Checksum
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES

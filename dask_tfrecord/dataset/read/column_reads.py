@@ -100,6 +100,11 @@ class ColumnReads:
                 else:
                     self._stored[split] = found
 
+    @property
+    def decoded(self) -> list[Split]:
+        """The splits whose records must be decoded, whatever the filters are."""
+        return [split for group in self.groups for split in group if split in self._reasons]
+
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
         """Choose how to read a split. Evaluate the filters if the column file stores the filter columns.
 

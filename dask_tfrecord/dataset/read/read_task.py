@@ -133,18 +133,30 @@ class Partition(PlannedPartition):
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
         losses, reads = Losses(self.options.damage), ColumnReads(self)
         try:
-            for splits in reads.groups:
-                choices = [reads.choose(split) for split in splits]
-                if all(one.source == "all records" for one in choices):
-                    yield from self._decoded(splits, losses, batch_bytes)
-                    continue
-                for split, choice in zip(splits, choices, strict=True):
-                    yield from self._chosen(reads, split, choice, losses, batch_bytes)
+            with self._reading_ahead(reads) as partition:
+                for splits in reads.groups:
+                    choices = [reads.choose(split) for split in splits]
+                    if all(one.source == "all records" for one in choices):
+                        yield from partition._decoded(splits, losses, batch_bytes)
+                        continue
+                    for split, choice in zip(splits, choices, strict=True):
+                        yield from partition._chosen(reads, split, choice, losses, batch_bytes)
         # If the caller stops early, warn of damage in the records read so far.
         except GeneratorExit:
             losses.report(warn)
             raise
         losses.finish(warn)
+
+    @contextmanager
+    def _reading_ahead(self, reads: ColumnReads) -> Iterator["Partition"]:
+        """Yield a partition that requests the next files from a remote store while it decodes others."""
+        if not self.store.is_remote or len(self.splits) < 2:
+            yield self
+            return
+        splits = (split for split in reads.decoded if self.known_count(split) is None)
+        ranges = [one for split in splits if (one := split.stored_range) is not None]
+        with self.store.reading_ahead(ranges) as store:
+            yield replace(self, store=store)
 
     def _chosen(
         self, reads: ColumnReads, split: Split, choice: Choice, losses: Losses, batch_bytes: int

@@ -29,8 +29,8 @@ from dask_tfrecord.dataset.snapshot.stored_files import check, from_stored, inva
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
 from dask_tfrecord.files.storage.file_list import STATISTICS, FileList, statistics_name
-from dask_tfrecord.files.storage.location import PartialFile
 from dask_tfrecord.files.storage.range_requests import ByteRange
+from dask_tfrecord.files.storage.reader import PartialFile
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type

@@ -44,8 +44,8 @@ from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.listing import listing_of
-from dask_tfrecord.files.storage.location import Checksum
 from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.reader import Checksum
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.conversion import has_all, may_widen, widened

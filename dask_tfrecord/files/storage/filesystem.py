@@ -214,6 +214,9 @@ _EXTRAS = {
     **dict.fromkeys(("sftp", "ssh"), "sftp"),
 }
 
+# The connections to S3 that each process may have. One reader uses more than botocore's default of 10.
+_CONNECTIONS = 32
+
 
 class ArrowFileSystem(ArrowFSWrapper):
     """Wrap a pickled pyarrow filesystem as an fsspec filesystem.
@@ -315,6 +318,9 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]
             problem = f"the URL and storage_options= differ in {' and '.join(different)}"
             raise TFRecordError(problem, "give each option once", path=without_credentials(url))
         return kind(**{**named, **options}), str(kind._strip_protocol(url))
+    if protocol in ("s3", "s3a") and "::" not in url:
+        configured = options.get("config_kwargs") or {}
+        options = {**options, "config_kwargs": {"max_pool_connections": _CONNECTIONS, **configured}}
     fs, root = url_to_fs(url, **options)
     return fs, root
 

@@ -10,17 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.memory import MemoryFile
-from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 from typing_extensions import Buffer
 
-from dask_tfrecord.codec import SparseReader, crc32c
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.block_cache import BlockCache
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
@@ -37,6 +35,8 @@ from dask_tfrecord.files.storage.range_requests import (
     is_same,
     request_all,
 )
+from dask_tfrecord.files.storage.read_ahead import ReadAhead, RemoteRange
+from dask_tfrecord.files.storage.reader import Checksum, ChecksumReader, FileReader, FollowingReader
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, too_large
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
@@ -45,209 +45,6 @@ _T = TypeVar("_T")
 
 # The largest number of concurrent requests if each file needs one request.
 _THREADS = 16
-
-# The protocols of stores whose requests for data contain the ETag that the listing states.
-_CHECKS_ETAGS = frozenset({"s3", "s3a", "abfs", "abfss", "az"})
-
-
-class FileReader:
-    """Read a range of a file from start to end, and check that the file has the expected size.
-
-    ``is_restamped`` is True if the file may have been rewritten, so that its content must be compared.
-    ``stream`` opens the file from its start, for a server that sends only whole files.
-    """
-
-    def __init__(
-        self,
-        file: Any,
-        expected: ExpectedFile,
-        start: int,
-        stop: int | None,
-        *,
-        is_restamped: bool = False,
-        stream: Callable[[], Any] | None = None,
-    ) -> None:
-        self.is_restamped = is_restamped
-        self._file, self._stream = file, stream
-        self._expected = expected
-        self._position = start
-        self._stop = stop
-        self._ahead = memoryview(b"")
-        self.size = expected.size
-
-    def peek(self, count: int) -> bytes:
-        """Return the first ``count`` bytes of the range, or all bytes if the range is shorter. Call `peek`
-        before any other read.
-        """
-        head = memoryview(bytearray(count))
-        end = 0
-        while end < count and (got := self.readinto(head[end:])):
-            end += got
-        self._ahead = memoryview(bytes(head[:end]) + bytes(self._ahead))
-        return bytes(head[:end])
-
-    def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Read the rest of a local, uncompressed file without some large values of features that are not in
-        ``columns``, as `SparseReader` does.
-
-        Call this method before any read except `peek`. If the file is not local, the method does nothing.
-        """
-        stop = self.size if self._stop is None else self._stop
-        if isinstance(self._file, io.FileIO) and stop is not None:
-            self._position -= len(self._ahead)
-            self._ahead = memoryview(b"")
-            self._file = SparseReader(self._file.fileno(), self._position, stop, columns)
-
-    def readinto(self, view: memoryview) -> int:
-        """Read the next bytes into the start of ``view``. Return the number of bytes read, which is 0 only at
-        the end of the range.
-        """
-        if not self._ahead:
-            wanted = None if self._stop is None else self._stop - self._position
-            if wanted == 0:
-                return 0
-            try:
-                count = self._read_or_stream(view if wanted is None else view[:wanted], wanted)
-            except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
-                self._expected.explain(error)
-            self._position += count
-            self._check_size(count == 0)
-            if not self._ahead:
-                return count
-        count = min(len(view), len(self._ahead))
-        view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
-        return count
-
-    def _read_or_stream(self, view: memoryview, wanted: int | None) -> int:
-        try:
-            return self._read(view, wanted)
-        except ValueError:  # the server sends no ranges
-            if self._stream is None:
-                raise
-            self._file, self._stream, left = self._stream(), None, self._position
-            while left and (data := self._file.read(min(left, REQUEST_BYTES))):
-                left -= len(data)
-            return self._read(view, wanted)
-
-    def _read(self, view: memoryview, wanted: int | None) -> int:
-        """Read the next bytes into ``view``, or into `_ahead` if the file sends a request for each read."""
-        if isinstance(self._file, AbstractBufferedFile) or not hasattr(self._file, "readinto"):
-            most = REQUEST_BYTES if wanted is None else min(wanted, REQUEST_BYTES)
-            data = self._file.read(most)
-            self._ahead = memoryview(data)
-            return len(data)
-        count: int = self._file.readinto(view)
-        return count
-
-    def _check_size(self, ended: bool) -> None:
-        end = self.size if self._stop is None else self._stop
-        if end is None:
-            return
-        if ended and self._position < end:
-            raise self._expected.resized(f"only {self._position:,}")
-        if self._position > end:
-            if self._stop is None:
-                raise self._expected.resized(f"more than {end:,}")
-            raise FileChangedError(
-                "the server sends more bytes than were requested", path=self._expected.path
-            )
-
-
-class _ReaderOfReader(FileReader):
-    """Base class of readers that wrap another reader."""
-
-    def __init__(self, reader: FileReader) -> None:
-        self._reader = reader
-        self.size = reader.size
-        self.is_restamped = reader.is_restamped
-
-    def peek(self, count: int) -> bytes:
-        return self._reader.peek(count)
-
-    def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Do nothing: a `ChecksumReader` needs all bytes, and the file of a `FollowingReader` is remote."""
-
-
-class FollowingReader(_ReaderOfReader):
-    """Read a file from start to end. If a commit moves the file during the read, continue at the new path."""
-
-    def __init__(self, reader: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
-        super().__init__(reader)
-        self._position, self._open_at = start, open_at
-
-    def peek(self, count: int) -> bytes:
-        return self._follow(lambda reader: reader.peek(count))
-
-    def readinto(self, view: memoryview) -> int:
-        count = self._follow(lambda reader: reader.readinto(view))
-        self._position += count
-        return count
-
-    def _follow(self, read: Callable[[FileReader], _T]) -> _T:
-        """Call ``read`` with the reader. If the file is missing, open it again, and repeat the call.
-
-        fsspec opens a file without a request if it is in a cached listing, so the first read may be the first
-        operation that finds the file missing.
-        """
-        try:
-            return read(self._reader)
-        except FileNotFoundError:
-            self._reader = self._open_at(self._position)
-            return read(self._reader)
-
-
-@dataclass
-class Checksum:
-    """The first bytes of a file, and the number and the CRC-32C of all bytes that were read so far."""
-
-    head: bytes = b""
-    bytes: int = 0
-    crc32c: int = 0
-
-
-class ChecksumReader(_ReaderOfReader):
-    def __init__(self, reader: FileReader, checksum: Checksum) -> None:
-        super().__init__(reader)
-        self._checksum = checksum
-
-    def peek(self, count: int) -> bytes:
-        self._checksum.head = self._reader.peek(count)
-        return self._checksum.head
-
-    def readinto(self, view: memoryview) -> int:
-        count = self._reader.readinto(view)
-        self._checksum.bytes += count
-        self._checksum.crc32c = crc32c(view[:count], self._checksum.crc32c)
-        return count
-
-
-class PartialFile(io.RawIOBase):
-    """A file-like object that contains only some ranges of a file."""
-
-    def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
-        self._size, self._parts, self._at = size, parts, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, count: int = -1) -> bytes:
-        for start, data in self._parts:
-            if start <= self._at < start + len(data):
-                found = data[self._at - start :][:count]
-                self._at += len(found)
-                return found
-        raise OSError(f"byte {self._at} was not read")
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,6 +64,8 @@ class Location:
     cache: AbstractFileSystem | None = None
     # A cache on a local disk of the blocks that the feeds read.
     block_cache: BlockCache | None = field(default=None, compare=False)
+    # The requests for files that are opened next, in the ``with`` block of `reading_ahead`.
+    ahead: ReadAhead | None = field(default=None, compare=False)
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
@@ -480,41 +279,68 @@ class Location:
             file = None
             if self.cache is not None and self.is_remote:
                 file = open_cached(self.cache, path, expected.size)
-            file = stack.enter_context(self._open_file(path, expected) if file is None else file)
+            if file is None:
+                file = self._open_file(path, expected, start, stop)
+            file = stack.enter_context(file)
             now = self._details(file, path, expected)
             if may_be_restamped:
                 expected.check_size(now)
             else:
                 expected.check(now)
-            if start:
+            if start and not isinstance(file, RemoteRange):
                 file.seek(start)
         except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
             expected.explain(error)
         if is_restamped := expected.is_restamped(now):
             expected = replace(expected, stamp="")  # later failures have another cause
+            if isinstance(file, RemoteRange):
+                file.expected = expected
         # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
-        can_stream = self.version is not None and "http" in protocols_of(self.fs)
-        stream = partial(self._open_stream, stack, path) if can_stream else None
+        can_stream = self.version is not None or expected.whole
+        stream = None
+        if can_stream and "http" in protocols_of(self.fs):
+            stream = partial(self._open_stream, stack, path)
         return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
 
     def _open_stream(self, stack: ExitStack, path: str) -> Any:
         return stack.enter_context(self.fs.open(path, "rb", block_size=0))
 
-    def _open_file(self, path: str, expected: ExpectedFile) -> Any:
+    def _open_file(self, path: str, expected: ExpectedFile, start: int, stop: int | None) -> Any:
         """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
+        end = expected.size if stop is None else stop
+        if end is not None and start < end and has_range_requests(self.fs):
+            wanted = ByteRange(path, start, end, expected.stamp, expected.size)
+            return self._open_range(wanted, expected)
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
-        if "http" in protocols_of(self.fs):
-            if expected.whole:
-                # Read the file with one request, so that servers without support for ranges can answer.
-                options["block_size"] = 0
-            elif expected.size is not None:
-                # Request one byte more than expected, to detect that the file has become larger.
-                options["size"] = expected.size + 1
-        if expected.stamp and _CHECKS_ETAGS.isdisjoint(protocols_of(self.fs)):
+        if expected.whole and "http" in protocols_of(self.fs):
+            options["block_size"] = 0  # a server without support for ranges can answer this request
+        if expected.stamp:
             self.fs.invalidate_cache(path)  # fsspec would take the info of the file from an old listing
         file = self.fs.open(path, "rb", **options)
         # In fsspec, all readers of an in-memory file share one file object, and therefore one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+
+    def _open_range(self, wanted: ByteRange, expected: ExpectedFile) -> RemoteRange:
+        found = None if self.ahead is None else self.ahead.open(wanted)
+        if found is None:
+            ahead = ReadAhead(self.fs, [wanted], self.counts or RequestCounts(), self.block_cache)
+            found = ahead.open(wanted)
+        assert found is not None
+        found.expected = expected
+        return found
+
+    @contextmanager
+    def reading_ahead(self, ranges: Sequence[ByteRange]) -> Iterator[Self]:
+        """Yield a store whose `open` finds the next of these ranges already requested.
+
+        ``ranges`` lists what will be opened, in order. On exit, the requests for other ranges are cancelled.
+        """
+        is_cached = self.cache is not None
+        if len(ranges) < 2 or is_cached or self.ahead is not None or not has_range_requests(self.fs):
+            yield self
+            return
+        with ReadAhead(self.fs, ranges, self.counts or RequestCounts(), self.block_cache) as ahead:
+            yield replace(self, ahead=ahead)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         """Return the current info of an open file, if possible without a further request."""
@@ -553,16 +379,17 @@ class Location:
             counts.add(requests=len(found), bytes=sum(map(len, found)))
             return found
         try:
-            answers = request_all(self.fs, ranges, counts)
+            answers = request_all(self.fs, ranges, counts, self.block_cache)
         except ReplacedError as error:
             raise rewritten(self.public(str(error))) from None
-        stamps: dict[str, str] = {}
-        for wanted, parts in zip(ranges, answers, strict=True):
-            for part in parts:
-                if not is_same(stamps.setdefault(wanted.path, part.stamp), part.stamp):
-                    raise rewritten(self.public(wanted.path))
-        self._check_stamps([one for one in ranges if not is_same(stamps.get(one.path, ""), one.stamp)])
-        return [b"".join(part.data for part in parts) for parts in answers]
+        unsure = []
+        for wanted, (_, stamps) in zip(ranges, answers, strict=True):
+            if any(not is_same(one, stamps[0]) for one in stamps):
+                raise rewritten(self.public(wanted.path))
+            if stamps and not is_same(stamps[0], wanted.stamp):
+                unsure.append(wanted)  # only the listings of this store may have this stamp
+        self._check_stamps(unsure)
+        return [data for data, _ in answers]
 
     def _check_stamps(self, ranges: Sequence[ByteRange]) -> None:
         """Raise FileChangedError if the stamp of a range is not the current stamp of its file."""

@@ -11,7 +11,7 @@ fsspec 2026.9.
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,6 +21,9 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from fsspec import AbstractFileSystem
+from typing_extensions import Buffer
+
+from dask_tfrecord.files.storage.block_cache import BlockCache, Part
 
 _T = TypeVar("_T")
 
@@ -56,14 +59,15 @@ _PASSING = frozenset(
 class ByteRange(NamedTuple):
     """The bytes ``start`` to ``stop - 1`` of a file.
 
-    ``stamp`` is the stamp of the file in a listing. It is "" for a file that is never rewritten, and for a
-    file without a known stamp.
+    ``stamp`` and ``size`` are the stamp and the size of the file in a listing. ``stamp`` is "" for a file
+    that is never rewritten, and for a file without a known stamp.
     """
 
     path: str
     start: int
     stop: int
     stamp: str = ""
+    size: int | None = None
 
 
 class Answer(NamedTuple):
@@ -71,12 +75,14 @@ class Answer(NamedTuple):
 
     ``stamp`` is the ETag of the file, or "" if the store sent none. ``size`` is the size of the file, or None
     if it is unknown. ``is_range`` is False if the server sent the whole file instead of the range.
+    ``retries`` counts the repetitions by the library of the store.
     """
 
     data: bytes
     stamp: str = ""
     size: int | None = None
     is_range: bool = True
+    retries: int = 0
 
 
 class ReplacedError(Exception):
@@ -144,25 +150,66 @@ def request(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCounts) ->
 
 
 def request_all(
-    fs: AbstractFileSystem, ranges: Sequence[ByteRange], counts: RequestCounts
-) -> list[list[Answer]]:
-    """Request several ranges together, at most `MOST_REQUESTS` at a time, and wait for all of them.
+    fs: AbstractFileSystem,
+    ranges: Sequence[ByteRange],
+    counts: RequestCounts,
+    cache: BlockCache | None = None,
+) -> list[tuple[bytes, list[str]]]:
+    """Read several ranges together, with at most `MOST_REQUESTS` requests at a time.
 
-    Ranges of more than `REQUEST_BYTES` bytes are requested in parts. Return the answers of the parts.
+    Ranges of more than `REQUEST_BYTES` bytes are requested in parts, and bytes that the cache has are not
+    requested. Return the bytes of each range, and the ETags of the answers.
     """
-    parts = [
-        [wanted._replace(start=at, stop=min(at + REQUEST_BYTES, wanted.stop)) for at in _starts(wanted)]
-        for wanted in ranges
-    ]
-    flat = [part for each in parts for part in each]
-    if not flat:
-        return [[] for _ in ranges]
-    found = iter(wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, flat, counts), fs.loop), counts))
-    return [[next(found) for _ in each] for each in parts]
+    parts = [[*_parts(fs, wanted, cache)] for wanted in ranges]
+    missing = [part.wanted for each in parts for part in each if part.data is None]
+    answers: Iterator[Answer] = iter(())
+    if missing:
+        answers = iter(
+            wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, missing, counts), fs.loop), counts)
+        )
+    found = []
+    for wanted, each in zip(ranges, parts, strict=True):
+        content: list[Buffer] = []
+        stamps = []
+        for part in each:
+            if part.data is None:
+                answer = next(answers)
+                content.append(answer.data)
+                stamps.append(answer.stamp)
+                if cache and part.key and (not wanted.stamp or is_same(answer.stamp, wanted.stamp)):
+                    cache.store(part.key, part.wanted.start, answer.data, answer.size)
+            else:
+                content.append(part.data)
+                counts.add(cached_bytes=part.wanted.stop - part.wanted.start)
+        found.append((_joined(wanted, each[0].wanted.start if each else 0, content), stamps))
+    return found
 
 
-def _starts(wanted: ByteRange) -> range:
-    return range(wanted.start, wanted.stop, REQUEST_BYTES)
+def _joined(wanted: ByteRange, first: int, content: list[Buffer]) -> bytes:
+    """Join bytes that begin at byte ``first`` of a file, and cut the range out of them."""
+    size = wanted.stop - wanted.start
+    if first == wanted.start and len(content) == 1 and isinstance(content[0], bytes):
+        return content[0][:size]
+    return b"".join(content)[wanted.start - first :][:size]
+
+
+class _Part(NamedTuple):
+    """A part of a range: bytes to request, or bytes from the cache. ``key`` names the file in the cache."""
+
+    wanted: ByteRange
+    data: Buffer | None = None
+    key: str | None = None
+
+
+def _parts(fs: AbstractFileSystem, wanted: ByteRange, cache: BlockCache | None) -> Iterator[_Part]:
+    """Yield the parts of a range. With a cache, they consist of whole blocks."""
+    key, spans = None, [Part(wanted.start, wanted.stop, None)]
+    if cache is not None and (key := cache.key(fs, wanted.path, wanted.size, wanted.stamp)) is not None:
+        spans = cache.find(key, wanted.start, wanted.stop)
+    for start, stop, data in spans:
+        step = REQUEST_BYTES if data is None else stop - start
+        for at in range(start, stop, step):
+            yield _Part(wanted._replace(start=at, stop=min(at + step, stop)), data, key)
 
 
 def wait(future: "Future[_T]", counts: RequestCounts) -> _T:
@@ -211,7 +258,7 @@ async def _fetch(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCount
         counts.add(requests=1)
         try:
             answer = await send(fs, wanted)
-            counts.add(bytes=len(answer.data))
+            counts.add(bytes=len(answer.data), requests=answer.retries, retries=answer.retries)
             if answer.size is not None:
                 missing = min(wanted.stop, answer.size) - wanted.start - len(answer.data)
                 if missing > 0:
@@ -258,36 +305,28 @@ def _sender(fs: AbstractFileSystem) -> _Send:
         return _from_s3
     if hasattr(fs, "service_client") and hasattr(fs, "_timeout_kwargs"):
         return _from_azure
-    if hasattr(fs, "_request") and hasattr(fs, "_get_headers"):
+    if hasattr(fs, "_call") and hasattr(fs, "url"):
         return _from_google
     return _from_web if hasattr(fs, "encode_url") and hasattr(fs, "set_session") else _from_any
 
 
 async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
-    from botocore.exceptions import ClientError, HTTPClientError
-    from s3fs.errors import translate_boto_error
+    from botocore.exceptions import HTTPClientError
 
     bucket, key, version = fs.split_path(wanted.path)
     options = {"VersionId": version} if version else {}
     if wanted.stamp:
         options["IfMatch"] = wanted.stamp
-    await fs.set_session()
-    client = await fs.get_s3(bucket)
-    options = fs._get_s3_method_kwargs(
-        client.get_object, fs.req_kw, Bucket=bucket, Key=key, Range=_header(wanted), **options
-    )
     try:
-        found = await client.get_object(**options)
-    except ClientError as error:
-        said = error.response.get("ResponseMetadata", {})
-        if said.get("HTTPStatusCode") == HTTPStatus.PRECONDITION_FAILED:
+        found = await fs._call_s3(
+            "get_object", fs.req_kw, Bucket=bucket, Key=key, Range=_header(wanted), **options
+        )
+    except Exception as error:
+        answer = getattr(error.__cause__, "response", None) or {}
+        if _status(error) == HTTPStatus.PRECONDITION_FAILED:
             raise ReplacedError(wanted.path) from error
-        failure = translate_boto_error(error)
-        if said.get("RetryAttempts"):
-            raise _RepeatedError from failure
-        raise failure from failure.__cause__
-    except HTTPClientError as error:
-        if (client.meta.config.retries or {}).get("total_max_attempts", 2) > 1:
+        # s3fs repeats requests that were not answered, and botocore those that a server refused for now.
+        if isinstance(error, HTTPClientError) or answer.get("ResponseMetadata", {}).get("RetryAttempts"):
             raise _RepeatedError from error
         raise
     body = found["Body"]
@@ -295,16 +334,18 @@ async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
         data = await body.read()
     finally:
         body.close()
-    return Answer(data, found.get("ETag", ""), _total(found.get("ContentRange")))
+    retries = found["ResponseMetadata"].get("RetryAttempts", 0)
+    return Answer(data, found.get("ETag", ""), _total(found.get("ContentRange")), retries=retries)
 
 
 async def _from_google(fs: Any, wanted: ByteRange) -> Answer:
     bucket, _, _ = fs.split_path(wanted.path)
     if hasattr(fs, "_is_zonal_bucket") and await fs._is_zonal_bucket(bucket):
         return await _from_any(fs, wanted)  # zonal buckets do not answer over HTTP
-    # gcsfs would repeat the request itself, with pauses of up to 32 seconds.
-    once = getattr(type(fs)._request, "__wrapped__", type(fs)._request)
-    _, headers, _, data = await once(fs, "GET", fs.url(wanted.path), headers={"Range": _header(wanted)})
+    try:
+        headers, data = await fs._call("GET", fs.url(wanted.path), headers={"Range": _header(wanted)})
+    except Exception as error:  # gcsfs has repeated the request
+        raise _RepeatedError from error
     return Answer(data, headers.get("ETag", ""), _total(headers.get("Content-Range")))
 
 

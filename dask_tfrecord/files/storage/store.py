@@ -523,10 +523,10 @@ class LocalStore(RenamingStore):
             finally:
                 os.close(descriptor)
 
-    def _open_file(self, path: str, expected: ExpectedFile) -> Any:
+    def _open_file(self, path: str, expected: ExpectedFile, start: int, stop: int | None) -> Any:
         if self._is_plain:
             return open(path, "rb", buffering=0, opener=open_regular)
-        return super()._open_file(path, expected)
+        return super()._open_file(path, expected, start, stop)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         return self._look(file.fileno())
@@ -647,15 +647,6 @@ class UploadingStore(Store):
 
     def list_at_once(self, directory: str = "") -> FoundFiles:
         return FoundFiles(self, directory)
-
-    def _open_file(self, path: str, expected: ExpectedFile) -> Any:
-        size = expected.size or 0
-        # One request suffices for a small file without a modification time or an ETag to compare.
-        if not expected.whole or expected.stamp or not 0 < size < REQUEST_BYTES:
-            return super()._open_file(path, expected)
-        # fsspec's `open` would first request the size of the file. One byte more than expected is read to
-        # detect a larger file.
-        return io.BytesIO(self._read_ranges([ByteRange(path, 0, size + 1)])[0])
 
 
 def _temporary_name(path: str) -> str:
