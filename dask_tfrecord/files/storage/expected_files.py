@@ -12,6 +12,7 @@ from dask_tfrecord.files.storage.store_failures import store_failure
 _STAMPS = (
     "ETag",
     "etag",
+    "e_tag",
     "md5Hash",
     "mtime",
     "LastModified",

@@ -415,8 +415,14 @@ def check_writable(fs: AbstractFileSystem) -> None:
     """Raise DestinationError if a filesystem cannot create files atomically.
 
     Caches and archives cannot create files atomically. The filesystems of pyarrow, except local disks and
-    HDFS, can neither discard an upload nor create an object exclusively.
+    HDFS, can neither discard an upload nor create an object exclusively. The filesystem of obstore takes a
+    request for exclusive creation and replaces the object.
     """
+    if any(kind.__module__.startswith("obstore.") for kind in type(fs).__mro__):
+        raise DestinationError(
+            f"obstore's {type(fs).__name__} can be read but not written: it cannot create a file exclusively",
+            "pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
+        )
     if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
         raise DestinationError(
             f"pyarrow's {type(fs.fs).__name__} can be read but not written: it cannot discard an upload",

@@ -373,6 +373,8 @@ def _expand(store: Store, path: str) -> _Match:
         raise TFRecordError("is a pipe, a socket or a device, not a regular file", advice, path=path)
     if info["type"] == "directory" or _is_page(info):
         return _directory(Store.of(store.fs, path))
+    if path.endswith(f"/{info['name']}"):  # obstore leaves out the bucket
+        info = {**info, "name": path}
     return _Match([info], "file")
 
 

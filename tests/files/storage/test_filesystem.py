@@ -198,6 +198,38 @@ def test_arrows_s3_is_not_written(s3: dict[str, Any], call: Callable[..., Any]) 
         call(*arguments, "bucket/x", filesystem=arrow_s3(s3))
 
 
+class LikeObstore(MemoryFileSystem):
+    """Has what obstore's filesystem lacks of fsspec's interface."""
+
+    protocol = "memory"
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        info = super().info(path, **options)
+        if info["type"] == "directory":
+            return info
+        return {**info, "name": info["name"].removeprefix("/bucket/"), "created": None, "e_tag": "etag"}
+
+    def cat_ranges(self, paths: Any, starts: Any, ends: Any, *args: Any, **options: Any) -> Any:
+        if min(starts, default=0) < 0:
+            raise OverflowError("can't convert negative int to unsigned")
+        return super().cat_ranges(paths, starts, ends, *args, **options)
+
+
+LikeObstore.__module__ = "obstore.fsspec"
+
+
+def test_filesystem_of_obstore_is_read_but_not_written() -> None:
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    to_tfrecord(rows(0, 1, 2, 3), "memory://bucket/place")
+    fs = LikeObstore()
+    [file, _] = fs.glob("bucket/place/part-*")
+    assert sorted(read_tfrecord("bucket/place", filesystem=fs)["n"].compute()) == [0, 1, 2, 3]
+    assert sorted(read_tfrecord(file, filesystem=fs)["n"].compute()) == [0, 1]
+    with pytest.raises(DestinationError, match="cannot create a file exclusively"):
+        to_tfrecord(rows(4), "bucket/place", filesystem=fs, append=True)
+
+
 class LikeHadoop(ArrowFSWrapper):
     """As fsspec wraps HDFS: `rmdir` removes a directory with all that is in it."""
 
