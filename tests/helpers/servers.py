@@ -172,6 +172,9 @@ def s3_server() -> Iterator[dict[str, Any]]:
             }
 
 
+_buckets = count()  # moto's servers of a process have the same buckets
+
+
 @dataclass(frozen=True)
 class LinkedStore:
     """An S3 server behind a link, with the storage options that go through the link and past it."""
@@ -179,7 +182,6 @@ class LinkedStore:
     link: StoreLink
     options: dict[str, Any]
     direct: dict[str, Any]
-    _places: Iterator[int] = field(default_factory=count)
 
     @property
     def fs(self) -> s3fs.S3FileSystem:
@@ -188,7 +190,7 @@ class LinkedStore:
 
     def new_place(self) -> str:
         """The URL of a directory in a new bucket."""
-        bucket = f"linked-{next(self._places)}"
+        bucket = f"linked-{next(_buckets)}"
         self.fs.call_s3("create_bucket", Bucket=bucket)
         return f"s3://{bucket}/place"
 
