@@ -38,7 +38,7 @@ from dask_tfrecord.files.storage.filesystem import (
 from dask_tfrecord.files.storage.found_files import FoundFiles, VisibleFiles
 from dask_tfrecord.files.storage.location import Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
-from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES, ByteRange
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 from dask_tfrecord.files.storage.uploading import Uploads
