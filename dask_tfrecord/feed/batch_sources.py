@@ -39,6 +39,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.feed.record_buffers import RecordDecoder
 from dask_tfrecord.files.record_file import RecordFile, Records
+from dask_tfrecord.files.storage.range_requests import RequestCounts
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.public_functions import calling
@@ -87,11 +88,11 @@ class RecordReader:
     and the memory pool of the C++ kernel reuses them for later windows.
     """
 
-    def __init__(self, source: "DatasetSource") -> None:
+    def __init__(self, source: "DatasetSource", counts: RequestCounts | None = None) -> None:
         raise_pool_limit(_PART_BYTES + 2 * WINDOW_BYTES)  # the current window, and the next one
         self._lock = Lock()
         self._left = memoryview(b"")
-        self.source = source
+        self.source, self._counts = source, counts
         self.decoder = RecordDecoder(source.dataset, source.schema)
 
     def allocate(self, size: int) -> memoryview:
@@ -104,7 +105,7 @@ class RecordReader:
         return found
 
     def read(self, piece: int) -> EncodedRows:
-        return self.source.read_encoded(piece, self.allocate)
+        return self.source.read_encoded(piece, self.allocate, self._counts)
 
 
 class ShuffleWindow:
@@ -211,15 +212,18 @@ class DatasetSource:
     def is_remote(self) -> bool:
         return self.dataset.store.is_remote
 
-    def read(self, piece: int) -> pa.Table:
-        return self._partition(piece).read()
+    def read(self, piece: int, counts: RequestCounts | None = None) -> pa.Table:
+        """Read the rows of one piece, and add the requests to a remote store to ``counts``."""
+        return self._partition(piece, counts).read()
 
-    def read_encoded(self, piece: int, allocate: Allocate) -> EncodedRows:
+    def read_encoded(
+        self, piece: int, allocate: Allocate, counts: RequestCounts | None = None
+    ) -> EncodedRows:
         """Read the records of one piece without decoding them.
 
         ``allocate`` returns memory for the records.
         """
-        partition = self._partition(piece)
+        partition = self._partition(piece, counts)
         try:
             files = (RecordFile(partition.store, split, partition.options) for split in partition.splits)
             blocks = [file.records(allocate) for file in files]
@@ -232,13 +236,16 @@ class DatasetSource:
                 raise wrong_number(path, len(block.offsets) - 1, split.records)
         return EncodedRows(piece, blocks)
 
-    def _partition(self, piece: int) -> Partition:
+    def _partition(self, piece: int, counts: RequestCounts | None) -> Partition:
         process, partition = self._usable
         if partition is None or process != os.getpid():
             self.dataset = usable_after_fork(self.dataset)
             partition = self.dataset.partitioner(self.schema)
             self._usable = os.getpid(), partition
-        return partition(piece)
+        found = partition(piece)
+        if counts is None or not self.is_remote:
+            return found
+        return replace(found, store=replace(found.store, counts=counts))
 
     def _keeps_records(self) -> bool:
         """Return True if a shuffle keeps encoded records, and decodes the records of each batch together.
@@ -289,7 +296,8 @@ class CollectionSource:
     def npieces(self) -> int:
         return len(self._partitions)
 
-    def read(self, piece: int) -> pa.Table:
+    def read(self, piece: int, counts: RequestCounts | None = None) -> pa.Table:
+        """Compute one partition. The requests of its tasks are not counted."""
         with calling(None):
             (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")

@@ -7,6 +7,8 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Self
 
+from dask_tfrecord.files.storage.range_requests import RequestCounts
+
 logger = logging.getLogger(__name__)
 
 # If a program waited for more than `_TOLERATED` of the time since the last message, it logs a message. There
@@ -42,6 +44,13 @@ class BatchStatistics:
         The stored size of the blocks that were read. For a Dask collection, the size of the partitions.
     bytes_ready : int
         The size of the blocks that were read ahead and are ready, in memory.
+    bytes_received : int
+        The number of bytes that a remote store has sent.
+    bytes_cached : int
+        The number of bytes that came from a cache on a local disk instead.
+    requests, retries : int
+        The number of requests for ranges of files of a remote store, and how many of them repeated a failed
+        request.
     """
 
     batches: int = 0
@@ -53,6 +62,10 @@ class BatchStatistics:
     seconds_decoded: float = 0.0
     bytes_read: int = 0
     bytes_ready: int = 0
+    bytes_received: int = 0
+    bytes_cached: int = 0
+    requests: int = 0
+    retries: int = 0
 
     def __add__(self, other: Self) -> Self:
         return self._combined(other, 1)
@@ -83,12 +96,14 @@ class BatchStatistics:
 class Counters:
     """Count what one iteration costs. Several threads may count at the same time.
 
-    ``ready`` returns the size of the blocks that are ready.
+    ``ahead`` contains the pieces that are read ahead. ``without_data`` is the time in which no piece was
+    ready. Reads add their requests to ``requests``.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self.ahead: Sequence[Any] = ()
+        self.requests = RequestCounts()
         self._begun: float | None = None
         self._batches = self._rows = self._bytes = 0
         self._seconds = self._waited = self._read = self._decoded = 0.0
@@ -125,6 +140,7 @@ class Counters:
 
     def statistics(self) -> BatchStatistics:
         ready = sum(one.nbytes for one in list(self.ahead) if one.rows.done())
+        requests = self.requests
         with self._lock:
             return BatchStatistics(
                 self._batches,
@@ -136,6 +152,10 @@ class Counters:
                 self._decoded,
                 self._bytes,
                 ready,
+                requests.bytes,
+                requests.cached_bytes,
+                requests.requests,
+                requests.retries,
             )
 
 

@@ -10,6 +10,7 @@ position of the window, so any process can continue any window.
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from inspect import signature
 from threading import RLock
 from time import perf_counter
@@ -408,8 +409,9 @@ def _windows(
     """Yield each window, and the rows of the window in their final order."""
     source, reader = plan.source, None
     if order.seed is not None and isinstance(source, DatasetSource) and source.keeps_records:
-        reader = RecordReader(source)
-    read: Callable[[int], Any] = source.read if reader is None else reader.read
+        reader = RecordReader(source, counters.requests)
+    decode: Callable[[int], Any] = partial(source.read, counts=counters.requests)
+    read = decode if reader is None else reader.read
     slices = [one for span in spans for one in order.slices(span)]
     with closing(_pieces(plan, order, read, slices, counters)) as pieces:
         for window in order.windows(spans, pieces):

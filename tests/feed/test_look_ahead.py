@@ -85,12 +85,12 @@ def test_the_next_window_is_read_while_the_first_one_is_used(
     needed = {one.piece for one in batches._order.slices(Span(start, end))}
     original = DatasetSource._partition
 
-    def recorded(source: DatasetSource, piece: int) -> Any:
+    def recorded(source: DatasetSource, piece: int, counts: Any) -> Any:
         with lock:
             read.add(piece)
             if needed <= read:
                 is_read.set()
-        return original(source, piece)
+        return original(source, piece, counts)
 
     monkeypatch.setattr(DatasetSource, "_partition", recorded)
     next(batches)
