@@ -1,6 +1,6 @@
 """Files read together, records read by number, and values that are left out: the rows stay the same.
 
-Modules: files.record_file, files.selected_records, files.storage.location.
+Modules: files.record_file, files.selected_records, files.storage.reader.
 """
 
 import os
@@ -33,7 +33,7 @@ from dask_tfrecord.dataset.read import column_reads, read_task
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
 from dask_tfrecord.files.record_file import TableReader
-from dask_tfrecord.files.storage import location
+from dask_tfrecord.files.storage import reader
 from dask_tfrecord.files.storage.reader import FileReader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -347,7 +347,7 @@ def test_values_are_left_out_if_nothing_is_checked_in_them(
             left_out += bytes(memoryview(out)[:count]).count(b"\xfe" * 10_000)
             return count
 
-    monkeypatch.setattr(location, "SparseReader", Counting)
+    monkeypatch.setattr(reader, "SparseReader", Counting)
     read = {"columns": ["label"], **read}
     found = read_tfrecord(tmp_path, **read)["label"].compute()
     assert found.tolist() == frame["label"].tolist()

@@ -6,10 +6,12 @@ Modules: files.window.
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import fsspec
 import pyarrow as pa
 import pytest
@@ -25,7 +27,7 @@ from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage import location
+from dask_tfrecord.files.storage import read_ahead
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -103,6 +105,16 @@ def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str
         memory.rm("/ranges", recursive=True)
 
 
+@contextmanager
+def requests_of(size: int) -> Iterator[None]:
+    """Let every request for a range ask for this number of bytes."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {"_SIZES": (size,), "_ONE_REQUEST": 1, "BLOCK_BYTES": 1}.items():
+            patched.setattr(read_ahead, name, value)
+        patched.setattr(read_ahead, "_FEWEST", 1)
+        yield
+
+
 def at(place: tuple[str, dict[str, Any]], name: str) -> tuple[str, dict[str, Any]]:
     return f"{place[0]}/{name}", place[1]
 
@@ -141,15 +153,16 @@ def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], serve
     store, split = whole_file(*at(places["http"], "data.tfrecord"))
     server.asked.clear()
     start, stop = Block(1_000, 1_000, 0), Block(41_000, 41_000, 0)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(location, "REQUEST_BYTES", 15_000)
-        with store.open(split.file.path, split.file.size, start.offset, stop.offset) as file:
-            view = memoryview(bytearray(50_000))
-            end = 0
-            while count := file.readinto(view[end:]):
-                end += count
+    with (
+        requests_of(15_000),
+        store.open(split.file.path, split.file.size, start.offset, stop.offset) as file,
+    ):
+        view = memoryview(bytearray(50_000))
+        end = 0
+        while count := file.readinto(view[end:]):
+            end += count
     assert end == 40_000
-    asked = [wanted for _, _, wanted in server.asked]
+    asked = sorted(wanted for _, _, wanted in server.asked)
     assert asked == ["bytes=1000-15999", "bytes=16000-30999", "bytes=31000-40999"]
 
 
@@ -180,7 +193,7 @@ def test_a_server_that_lies_about_the_size_is_noticed(
     server.lie = lie
     store, split = whole_file(*at(places["http"], "data.tfrecord"))
     assert split.file.size == len(written.bytes()) + lie
-    with pytest.raises(CorruptRecordError, match=r"data\.tfrecord.* bytes when .* has (more than|only) "):
+    with pytest.raises(CorruptRecordError, match=r"data\.tfrecord.* bytes when .* has [0-9,]+ now"):
         read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
 
 
@@ -297,10 +310,12 @@ def test_a_file_that_is_replaced_while_it_is_read_raises(
     """S3 compares the ETag with every request."""
     store, split = copied("s3", places, written, tmp_path)
     view = memoryview(bytearray(1_000))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(location, "REQUEST_BYTES", 1_000)
-        with store.open(split.file.path, split.file.size, 0, None, split.file.stamp) as file:
+    with (
+        requests_of(1_000),
+        dask.config.set({"dask-tfrecord.in-flight": 0}),
+        store.open(split.file.path, split.file.size, 0, None, split.file.stamp) as file,
+    ):
+        file.readinto(view)
+        store.fs.pipe_file(split.file.path, written.bytes()[::-1])
+        with pytest.raises(CorruptRecordError, match="rewritten since"):
             file.readinto(view)
-            store.fs.pipe_file(split.file.path, written.bytes()[::-1])
-            with pytest.raises(CorruptRecordError, match="rewritten since"):
-                file.readinto(view)
