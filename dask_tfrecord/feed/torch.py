@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from types import FrameType
 from typing import Any, TypeAlias, Unpack, cast, get_args
 
@@ -16,6 +17,7 @@ from torch.utils.data import ChainDataset, Dataset, IterableDataset, default_col
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, LastBatch, ReadKeywords, Uneven
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
 from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
@@ -112,6 +114,11 @@ _Position: TypeAlias = tuple[int, list[State] | None]
 
 # The largest number of DataLoader workers that can continue from a state.
 _MAX_WORKERS = 1 << 12
+
+# The largest number of DataLoader workers whose statistics are counted.
+_COUNTED_WORKERS = 1 << 7
+
+_FIGURES = [field.name for field in fields(BatchStatistics)]
 
 
 class TFRecordBatches(IterableDataset[Any]):
@@ -230,10 +237,12 @@ class TFRecordBatches(IterableDataset[Any]):
         if convert is not None and fill_nulls:
             problem = "fill_nulls= has no effect with convert=, which receives the nulls"
             raise TFRecordError(problem, "call to_tensors(batch, fill_nulls) in the function")
-        # This process and the DataLoader workers share this memory. The three shared values are the epoch of
-        # the last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began
-        # in workers.
-        self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
+        # This process and the DataLoader workers share this memory. The four shared values are the epoch of
+        # the last `set_epoch` call, the number of `set_epoch` calls, the number of iterations that began in
+        # workers, and the number of workers of the last of these iterations.
+        self._shared = torch.zeros(4, dtype=torch.int64).share_memory_()
+        # Shared memory with the statistics of each worker, a row for each worker id.
+        self._figures = torch.zeros(_COUNTED_WORKERS, len(_FIGURES), dtype=torch.float64).share_memory_()
         self._seen = 0  # The number of `set_epoch` calls that this process has taken into account.
         self._chosen: int | None = None  # The epoch that the last `set_epoch` call chose.
         # The number of iterations that began in workers before the last iteration in this process.
@@ -270,11 +279,32 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def _follow(self) -> None:
         """Adopt the epoch of the last `set_epoch` call, which may have run in another process."""
-        epoch, calls, _ = self._shared.tolist()
+        epoch, calls = self._shared[:2].tolist()
         if calls != self._seen:
             self._epoch, self._chosen, self._seen, self._unused = epoch, epoch, calls, None
             if self._batches is not None and self._batches.is_closed and not self._ended:
                 self._batches = None  # the program gave the iteration up, and chose another one
+
+    @property
+    def statistics(self) -> BatchStatistics:
+        """What the newest iteration has cost so far, as `Batches.statistics` describes it.
+
+        With DataLoader workers, each value is the sum over the workers. Workers with an id above 127 are not
+        counted. A worker waits only while it prepares a batch, not while the training loop uses its batches.
+        """
+        if self._elsewhere == self._shared[2]:
+            return BatchStatistics() if self._batches is None else self._batches.statistics
+        workers = self._figures[: int(self._shared[3])].sum(dim=0).tolist()
+        kinds = (type(getattr(BatchStatistics, name)) for name in _FIGURES)
+        return BatchStatistics(*(kind(value) for kind, value in zip(kinds, workers, strict=True)))
+
+    def _count(self, batches: Batches) -> None:
+        """Tell the process of the training loop the statistics of this worker."""
+        info = get_worker_info()
+        if info is not None and info.id < _COUNTED_WORKERS:
+            found = batches.statistics
+            values = [getattr(found, name) for name in _FIGURES]
+            self._figures[info.id] = torch.tensor(values, dtype=torch.float64)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iteration as a JSON-compatible dict.
@@ -316,7 +346,7 @@ class TFRecordBatches(IterableDataset[Any]):
         A restarted program calls `set_epoch` again: for the resumed epoch, or for the first epoch of the run.
         ``goes_on`` is True if the epoch of the state continues.
         """
-        epoch, calls, _ = self._shared.tolist()
+        epoch, calls = self._shared[:2].tolist()
         of_run, of_this = epoch == loaded["chosen"], epoch == loaded["batches"][0]["epoch"]
         is_repeated = of_run or of_this if goes_on else of_run and not of_this
         return calls != self._seen and not is_repeated
@@ -378,6 +408,8 @@ class TFRecordBatches(IterableDataset[Any]):
         self._unused = epoch if is_after_end else None
         if info is not None:
             self._shared[2] += 1
+            self._shared[3] = info.num_workers
+            self._count(batches)
         else:
             self._elsewhere = int(self._shared[2])
         return self._elements(batches)
@@ -388,7 +420,7 @@ class TFRecordBatches(IterableDataset[Any]):
             return None
         positions = self._loaded["batches"]
         resumed = positions[0]["epoch"]
-        epoch, calls, _ = self._shared.tolist()
+        epoch, calls = self._shared[:2].tolist()
         # A worker that has finished an epoch must not begin the next epoch before all workers have finished.
         goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
         if calls != self._seen and not self._is_chosen_anew(self._loaded, goes_on):
@@ -423,7 +455,9 @@ class TFRecordBatches(IterableDataset[Any]):
             self._unused = None
         with batches, suppress(StopIteration):
             while True:
-                yield for_message(batches.next_element(self._element))
+                element = for_message(batches.next_element(self._element))
+                self._count(batches)
+                yield element
         if self._batches is batches:
             self._ended = True
 

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import dask_tfrecord  # noqa: E402
 from dask_tfrecord import SchemaError, TFRecordError  # noqa: E402
+from dask_tfrecord.feed.batch_statistics import BatchStatistics  # noqa: E402
 from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable, to_tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
@@ -405,6 +406,33 @@ def test_a_batch_whose_conversion_fails_is_returned_after_a_resume(
     resumed.load_state_dict(batches.state_dict())
     seen += [row for batch in resumed for row in batch]
     assert seen == list(range(50))
+
+
+@pytest.mark.parametrize("name", ["torch.utils.data", "torchdata.stateful_dataloader"])
+def test_statistics_are_those_of_all_workers(rows_of_50: str, name: str) -> None:
+    module = pytest.importorskip(name, reason="torchdata is not installed")
+    loader_of = getattr(module, "StatefulDataLoader", DataLoader)
+    batches = TFRecordBatches(rows_of_50, 10, "id", shuffle=True)
+    assert batches.statistics == BatchStatistics()
+    for workers, persistent in ((0, False), (3, True), (2, False), (0, False)):
+        loader = loader_of(batches, None, num_workers=workers, persistent_workers=persistent)
+        for _ in range(2):
+            assert sorted(ids(loader)) == list(range(50))
+            found = batches.statistics
+            assert (found.batches, found.rows) == (5, 50)
+            assert 0 < found.seconds_waited <= found.seconds
+            assert found.bytes_read > 0
+            assert isinstance(found.bytes_read, int)
+
+
+def test_statistics_begin_anew_with_each_iteration(rows_of_50: str) -> None:
+    batches = TFRecordBatches(rows_of_50, 10, "id")
+    ids(DataLoader(batches, None, num_workers=2))
+    iterator = iter(batches)
+    assert batches.statistics.rows == 0
+    next(iterator)
+    assert batches.statistics.rows == 10
+    assert len(pickle.dumps(batches)) < 50_000
 
 
 def test_a_dataset_is_pickled_for_workers(rows_of_50: str) -> None:
