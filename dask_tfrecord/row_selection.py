@@ -46,6 +46,9 @@ BLOCK_BYTES = 1 << 18
 # process.
 _BLOCKS_PER_TASK = 16
 
+# A task reads blocks of at most this many stored bytes at once, or one larger block.
+_BYTES_AT_ONCE = 1 << 25
+
 
 class NumberedRows:
     """Give each row of a read an index, in the order of `read_tfrecord`, and read rows by index.
@@ -224,7 +227,20 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
 
 @redact_errors
 def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]]:
-    return [*map(_passing, partitions)]
+    return _each(_passing, [(partition,) for partition in partitions])
+
+
+def _each(read: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> list[Result]:
+    """Call ``read`` with each tuple of arguments, the first of which is a partition.
+
+    On a remote store, up to `_BYTES_AT_ONCE` bytes of the partitions are read at once.
+    """
+    found: list[Result] = []
+    ends = np.cumsum([sum(split.stored_bytes for split in partition.splits) for partition, *_ in calls])
+    while (at := len(found)) < len(calls):
+        stop = max(at + 1, int(np.searchsorted(ends, ends[at] + _BYTES_AT_ONCE)))
+        found += calls[at][0].store.for_each(lambda call: read(*call), calls[at:stop])
+    return found
 
 
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
@@ -246,13 +262,14 @@ def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
     """Return the records that pass the filters, as one mask for each run of adjacent splits in ``parts``.
     The splits of a run are read together.
     """
-    return [_passing(_joined(run)) for run in _runs(parts)]
+    return _each(_passing, [(_joined(run),) for run in _runs(parts)])
 
 
 @redact_errors
 def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
     """Read the requested rows of ``parts``, in order. Adjacent splits of a file are read together."""
-    return [_read_run(run) for run in _runs(parts)]
+    calls = [(_joined(run), *_rows_of_run(run)) for run in _runs(parts)]
+    return _each(Partition.read_records, calls)
 
 
 def _runs(parts: Sequence[Part]) -> list[list[Part]]:
@@ -286,8 +303,9 @@ def _joined(run: Sequence[Part]) -> Partition:
     return replace(partition, splits=(split,))
 
 
-def _read_run(run: Sequence[Part]) -> pa.Table:
+def _rows_of_run(run: Sequence[Part]) -> tuple[Numbers, int]:
+    """Return the indices of the requested rows in the joined splits of a run, and the number of its rows."""
     wanted, counts = [rows for _, rows, _ in run], [count for _, _, count in run]
     starts = np.cumsum([0, *counts[:-1]])
     rows = np.concatenate([one + start for one, start in zip(wanted, starts, strict=True)])
-    return _joined(run).read_records(rows, sum(counts))
+    return rows, sum(counts)

@@ -1,6 +1,6 @@
 """Random access to a remote dataset: all data that a batch needs are requested at once, and only once.
 
-Modules: feed.record_buffers, feed.record_table.
+Modules: feed.record_buffers, feed.record_table, row_selection.
 """
 
 import os
@@ -13,11 +13,12 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from servers import LinkedStore
 
-from dask_tfrecord import FileChangedError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import FileChangedError, open_dataset, read_tfrecord, row_selection, to_tfrecord
 from dask_tfrecord.feed import RecordTable, record_buffers, record_table
 from dask_tfrecord.files import file_writer
 
@@ -314,3 +315,30 @@ def test_records_of_a_block_are_copied_without_the_rest_of_it() -> None:
     (copied, ends), rows = record_buffers._picked(record_buffers.Records(data, offsets), np.array([1, 3]))
     assert copied.to_pybytes() == b"bbbdddd"
     assert (ends.tolist(), rows.tolist()) == ([0, 3, 7], [0, 1])
+
+
+def test_take_reads_the_blocks_of_random_rows_at_once(
+    remote: str, linked: LinkedStore, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1 << 13)
+    dataset = open_dataset(remote, storage_options=linked.options)
+    rows = np.random.default_rng(6).integers(0, ROWS, 8)
+    dataset.take(rows[:1])  # the plan, and the blocks of files without a snapshot
+    with linked.link.recording(rounds=True) as traffic:
+        assert dataset.take(rows)["id"].to_pylist() == frame["id"].iloc[rows].tolist()
+    data = traffic.of("GET", "tfrecord")
+    assert data.trips <= 2 <= data.at_once
+
+
+@pytest.mark.parametrize("bytes_at_once", [0, 5000, 1 << 25])
+def test_rows_of_many_blocks_are_read_in_bounded_parts(
+    bytes_at_once: int, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_selection, "_BYTES_AT_ONCE", bytes_at_once)
+    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1 << 10)
+    MemoryFileSystem.store.clear()
+    write(MemoryFileSystem(), "memory://bucket/dataset", frame, compression="gzip")
+    rows = np.random.default_rng(7).integers(0, ROWS, 200)
+    dataset = open_dataset("memory://bucket/dataset")
+    assert dataset.take(rows)["noise"].to_pylist() == frame["noise"].iloc[rows].tolist()
+    assert dataset.filter(pc.field("id") >= 333).count_rows() == ROWS - 333
