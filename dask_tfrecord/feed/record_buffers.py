@@ -326,13 +326,11 @@ class RecordBuffers:
                 for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
                     part, span = rows[first:last], (int(starts[first]), int(stops[last - 1]))
                     of_part = offsets[part[0] : part[-1] + 2]
-                    yield _Wanted(unit, part, ByteRange(file.path, *span, file.stamp), of_part)
+                    yield _Wanted(unit, part, ByteRange(file.path, *span, file.stamp, file.size), of_part)
                 return
         block = self._reading[unit] = Future()
-        stop = file.size if split.stop is None else split.stop.offset
-        whole = None
-        if dataset.store.is_remote and stop is not None and split.stored_bytes <= _REQUESTED_BYTES:
-            whole = ByteRange(file.path, split.start.offset, stop, file.stamp)
+        is_asked = dataset.store.is_remote and split.stored_bytes <= _REQUESTED_BYTES
+        whole = split.stored_range if is_asked else None
         yield _Wanted(unit, rows, whole, None, block)
 
     def _release(self, wanted: Iterable[_Wanted]) -> None:

@@ -25,6 +25,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.file_list import FileInfo
+from dask_tfrecord.files.storage.filesystem import protocols_of
 from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -80,7 +81,7 @@ def find_blocks(
     if options.compression not in ("infer", None):
         return {}
     sized = [file for file in files if file.size]
-    are_plain = compute_each(partial(_is_plain, store), sized)
+    are_plain = store.for_each(partial(_is_plain, store), sized)
     plain = [file for file, is_plain in zip(sized, are_plain, strict=True) if is_plain]
     ranges = [
         [
@@ -96,13 +97,14 @@ def find_blocks(
     return {file.path: index for file, index in zip(plain, indexes, strict=True)}
 
 
-@redact_errors
 def _is_plain(store: Store, file: FileInfo) -> bool:
     """Return True if a file is uncompressed and the store can read the file from any byte."""
     size = file.size or 0
     with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
         if detect(reader.peek(HEADER_BYTES)) is not None:
             return False
+    if "http" not in protocols_of(store.fs):
+        return True
     try:
         with store.open(file.path, size, size - 1, size, file.stamp) as reader:
             reader.peek(1)

@@ -138,12 +138,18 @@ class Fetch(NamedTuple):
         split = self.split
         at = {block.offset: block for block in split.blocks}
         rows = self.rows + split.start.record
-        for first, last in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
-            start, stop = at[first], at.get(last, split.stop)
-            end = split.start.record + (split.records or 0) if stop is None else stop.record
-            here = rows[slice(*np.searchsorted(rows, (start.record, end)))] - start.record
-            part = replace(split, start=start, stop=stop)
-            yield from _located(reader, part, here, end - start.record)
+        parts = [
+            replace(split, start=at[first], stop=at.get(last, split.stop))
+            for first, last in zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        ]
+        ranges = [one for part in parts if (one := part.stored_range) is not None]
+        with self.store.reading_ahead(ranges) as store:
+            ahead = replace(reader, store=store)
+            for part in parts:
+                start, stop = part.start.record, part.stop
+                end = split.start.record + (split.records or 0) if stop is None else stop.record
+                here = rows[slice(*np.searchsorted(rows, (start, end)))] - start
+                yield from _located(ahead, part, here, end - start)
 
 
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:

@@ -89,7 +89,7 @@ def test_batch_of_random_rows_makes_at_most_three_trips(remote: str, linked: Lin
         batch = table.batch(rows)
     assert traffic.trips <= 3
     assert traffic.methods.keys() == {"GET"}
-    assert traffic.at_once == min(len(traffic), 10)
+    assert traffic.at_once == min(len(traffic), 16)
     for found in (batch, table.batch(rows), table.batch(rows)):
         assert found["id"].to_pylist() == expected["id"].iloc[rows].tolist()
         assert found["noise"].to_pylist() == expected["noise"].iloc[rows].tolist()
@@ -317,13 +317,16 @@ def test_records_of_a_block_are_copied_without_the_rest_of_it() -> None:
     assert (ends.tolist(), rows.tolist()) == ([0, 3, 7], [0, 1])
 
 
+@pytest.mark.parametrize(
+    "remote", [kind for kind in KINDS if "foreign" not in kind or "with" in kind], indirect=True
+)
 def test_take_reads_the_blocks_of_random_rows_at_once(
     remote: str, linked: LinkedStore, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1 << 13)
     dataset = open_dataset(remote, storage_options=linked.options)
     rows = np.random.default_rng(6).integers(0, ROWS, 8)
-    dataset.take(rows[:1])  # the plan, and the blocks of files without a snapshot
+    dataset.take(rows[:1])  # also reads the snapshot
     with linked.link.recording(rounds=True) as traffic:
         assert dataset.take(rows)["id"].to_pylist() == frame["id"].iloc[rows].tolist()
     data = traffic.of("GET", "tfrecord")
@@ -342,3 +345,15 @@ def test_rows_of_many_blocks_are_read_in_bounded_parts(
     dataset = open_dataset("memory://bucket/dataset")
     assert dataset.take(rows)["noise"].to_pylist() == frame["noise"].iloc[rows].tolist()
     assert dataset.filter(pc.field("id") >= 333).count_rows() == ROWS - 333
+
+
+def test_the_codecs_of_large_files_are_looked_up_at_once(linked: LinkedStore, frame: pd.DataFrame) -> None:
+    place = linked.new_place()
+    options = {"write_options": {"max_rows_per_file": 75}, "storage_options": linked.direct}
+    write(linked.fs, place, frame, foreign=True, **options)
+    schema = {"id": pa.int64()}
+    with linked.link.recording(rounds=True) as traffic:
+        ddf = read_tfrecord(place, schema=schema, blocksize=2000, storage_options=linked.options)
+        assert ddf.npartitions > 12
+    heads = [request for request in traffic if request.range == (0, 12)]
+    assert (len(heads), type(traffic)(heads).trips) == (12, 1)
