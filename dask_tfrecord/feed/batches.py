@@ -103,8 +103,8 @@ def iter_batches(
         The seed of the random row order. The row order depends on both ``seed`` and ``epoch``.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 256 MiB, the buffer
-        contains fewer rows. The first three buffers of an epoch contain about 32, 64 and 128 MiB if their
-        rows take more, so that the first batch comes early. The buffer stores undecoded records, and the
+        contains fewer rows. If the rows take more, the first four buffers of an epoch contain about 16, 32,
+        64 and 128 MiB, so that the first batch comes early. The buffer stores undecoded records, and the
         records of each batch are decoded when the batch is returned. If the source is a Dask collection, the
         buffer stores decoded rows instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or
         if ``columns`` leaves out a column of lists or bytes.

@@ -375,8 +375,8 @@ class Order:
     def begin_small(self, spans: list[Span]) -> list[Span]:
         """Divide the first span, so that the first windows are small, and the first batch comes early.
 
-        The first window has an eighth of the bytes of a complete window, and the next windows a quarter and a
-        half. A window never extends over the end of a span.
+        The first window has a sixteenth of the bytes of a complete window, and each of the next three windows
+        twice as many as the window before. A window never extends over the end of a span.
         """
         if not spans or spans[0].first is not None or self.seed is None or self.is_grouped:
             return spans
@@ -386,7 +386,7 @@ class Order:
         at = slice(*np.searchsorted(self.ends, [first.start, first.stop], "right") - 1)
         ends, sizes = self.ends[1:][at], np.cumsum(self.sizes[self.pieces[at]])
         cuts, start = [first.start], 0
-        for size in (WINDOW_BYTES // 8, WINDOW_BYTES // 4, WINDOW_BYTES // 2):
+        for size in (WINDOW_BYTES // 16, WINDOW_BYTES // 8, WINDOW_BYTES // 4, WINDOW_BYTES // 2):
             start += size
             piece = int(np.searchsorted(sizes, start, "left"))
             if piece == len(ends) or sizes[-1] - start < size / 2 or ends[piece] - cuts[-1] >= self.buffer:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from servers import LinkedStore
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
@@ -164,10 +165,10 @@ def test_the_first_windows_are_small_and_begin_at_blocks() -> None:
     order = make_order(400, [10] * 400, 3, 0, buffer=65_536, sizes=np.full(400, size))
     spans = order.begin_small([order.every_row])
     assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
-    assert [span.size // 10 * size for span in spans[:3]] == [window // 8, window // 4, window // 2]
+    assert [span.size // 10 * size * 16 for span in spans[:4]] == [window, 2 * window, 4 * window, 8 * window]
     assert order.begin_small(spans[1:]) != spans  # only a new division begins small
     assert merged(spans) == [order.every_row]
-    few = make_order(10, [10] * 10, 3, 0, buffer=65_536, sizes=np.full(10, window // 100))
+    few = make_order(10, [10] * 10, 3, 0, buffer=65_536, sizes=np.full(10, window // 200))
     assert few.begin_small([few.every_row]) == [few.every_row]
     for other in (
         make_order(400, [10] * 400, None, 0, sizes=np.full(400, size)),
@@ -258,3 +259,55 @@ def test_bytes_ready_are_those_of_the_blocks_ahead(path: str) -> None:
     assert batches.statistics.bytes_ready == sum(one.rows.result().nbytes for one in pieces) > 0
     batches.close()
     assert batches.statistics.bytes_ready == 0
+
+
+@pytest.fixture(scope="module")
+def remote(linked: LinkedStore) -> str:
+    place = linked.new_place()
+    texts = ["x" * (i % 90) for i in range(ROWS)]
+    dask_tfrecord.to_tfrecord(
+        pd.DataFrame({"id": range(ROWS), "text": texts}), place, storage_options=linked.direct
+    )
+    return place
+
+
+@pytest.mark.parametrize("how", SHUFFLES)
+def test_the_next_window_is_requested_before_the_first_one_is_used_up(
+    remote: str, linked: LinkedStore, how: dict[str, Any]
+) -> None:
+    batches = iter_batches(remote, 1, storage_options=linked.options, **how)
+    order, [*spans] = batches._order, batches._beginning.spans
+    windows = order.windows(spans, iter(one for span in spans for one in order.slices(span)))
+    needed = sum(len(window.pieces) for window, _ in zip(windows, range(2), strict=False))
+    with linked.link.recording() as traffic, batches:
+        next(batches)
+        linked.link.wait_for(traffic, needed)
+    assert traffic.at_once <= 16
+    assert traffic.methods.keys() == {"GET"}
+
+
+@pytest.mark.parametrize("how", SHUFFLES[:3])
+def test_the_first_batch_takes_few_trips_and_statistics_count_the_requests(
+    remote: str, linked: LinkedStore, how: dict[str, Any]
+) -> None:
+    expected = list(iter_batches(remote, 100, storage_options=linked.direct, prefetch=0, **how))
+    batches = iter_batches(remote, 100, storage_options=linked.options, **how)
+    with linked.link.recording(rounds=True) as traffic:
+        found = [next(batches)]
+        trips = traffic.trips
+    assert trips <= 2
+    with linked.link.recording() as others:
+        found += batches
+    assert found == expected
+    statistics = batches.statistics
+    assert statistics.requests == len(traffic) + len(others)
+    assert statistics.retries == 0
+    assert statistics.bytes_received == traffic.bytes_read + others.bytes_read >= statistics.bytes_read > 0
+
+
+def test_statistics_count_repeated_requests(remote: str, linked: LinkedStore) -> None:
+    batches = iter_batches(remote, 100, storage_options=linked.options, shuffle=True)
+    linked.link.arm("busy")
+    assert sum(batch.num_rows for batch in batches) == ROWS
+    assert linked.link.disarm()
+    assert batches.statistics.retries == 1
