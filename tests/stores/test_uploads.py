@@ -12,6 +12,7 @@ from random import Random
 from signal import SIGINT, pthread_kill
 from threading import Thread, get_ident
 
+import dask
 import pandas as pd
 import pytest
 import s3fs
@@ -20,7 +21,6 @@ from servers import LinkedStore
 from store_link import Kind
 
 from dask_tfrecord import to_tfrecord
-from dask_tfrecord.files.storage import uploading
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
@@ -68,20 +68,25 @@ def test_a_small_file_is_one_request_and_the_parts_of_a_large_file_are_sent_at_o
 
 @pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2 * PART, 2), (64 << 20, 3)])
 def test_parts_may_arrive_in_any_order_and_their_bytes_on_the_way_are_bounded(
-    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, store: Store, past: Store, limit: int, at_once: int
+    linked: LinkedStore, store: Store, past: Store, limit: int, at_once: int
 ) -> None:
-    monkeypatch.setattr(uploading._Room, "limit", limit)
-    with linked.link.recording(last_first=True) as traffic:
+    with (
+        dask.config.set({"dask-tfrecord.in-flight": limit}),
+        linked.link.recording(last_first=True) as traffic,
+    ):
         create(store, CONTENT)
     assert traffic.of("PUT").at_once == at_once
     assert past.fs.cat_file(past.join("file")) == CONTENT
 
 
 def test_every_writer_has_a_part_on_its_way_whatever_others_have(
-    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, store: Store, past: Store
+    linked: LinkedStore, store: Store, past: Store
 ) -> None:
-    monkeypatch.setattr(uploading._Room, "limit", 1)
-    with linked.link.recording() as traffic, linked.link.holding(lambda request: "file0" in request.path):
+    with (
+        dask.config.set({"dask-tfrecord.in-flight": 0}),
+        linked.link.recording() as traffic,
+        linked.link.holding(lambda request: "file0" in request.path),
+    ):
         writers = [
             Thread(target=create, args=(store, CONTENT[:PART]), kwargs={"name": f"file{n}"}) for n in (0, 1)
         ]
@@ -132,12 +137,11 @@ def test_an_upload_that_is_interrupted_is_aborted(
 
 @pytest.mark.parametrize("number", range(1, 5))
 def test_an_upload_that_is_interrupted_while_it_waits_for_the_store_is_aborted(
-    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, store: Store, past: Store, number: int
+    linked: LinkedStore, store: Store, past: Store, number: int
 ) -> None:
-    monkeypatch.setattr(uploading._Room, "limit", 1)
     main = get_ident()
     linked.link.arm(lambda: pthread_kill(main, SIGINT), number)
-    with pytest.raises(KeyboardInterrupt):
+    with dask.config.set({"dask-tfrecord.in-flight": 0}), pytest.raises(KeyboardInterrupt):
         create(store, CONTENT)
     assert linked.link.disarm()
     if number == 4 and past.files():  # the store completed the upload before it was aborted
@@ -196,6 +200,18 @@ def test_a_part_that_fails_for_a_passing_reason_is_sent_again_alone(
         assert linked.link.disarm()
     assert len(traffic) == 6
     assert past.fs.cat_file(past.join("file")) == CONTENT
+
+
+@pytest.mark.parametrize(("size", "number"), [(PART - 1, 0), (len(CONTENT), 1)])
+def test_what_s3fs_sends_again_is_sent_from_its_start(
+    linked: LinkedStore, past: Store, size: int, number: int
+) -> None:
+    """If botocore does not repeat requests, s3fs does, with the same arguments."""
+    alone = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+    linked.link.arm("lost", number)
+    create(Store.at(f"s3://{past.root}", linked.options | alone), CONTENT[:size])
+    assert linked.link.disarm()
+    assert past.fs.cat_file(past.join("file")) == CONTENT[:size]
 
 
 def test_files_of_one_task_are_finished_at_once(linked: LinkedStore, past: Store) -> None:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Condition
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, cast
 from uuid import uuid4
 
 from fsspec import AbstractFileSystem
 
 from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES
+from dask_tfrecord.files.storage.read_ahead import in_flight_bytes
 
 # S3 accepts at most 10,000 parts of a file, so the size of the parts doubles every 500 parts after the first
 # 5,000 parts. Until then, all parts have the same size, as some stores require.
@@ -35,9 +36,7 @@ def _part_bytes(number: int) -> int:
 
 
 class _Room:
-    """Bound the bytes that are on their way from this process to object stores."""
-
-    limit: ClassVar[int] = 1 << 26
+    """Bound the bytes that are on their way from this process to object stores by `in_flight_bytes`."""
 
     def __init__(self) -> None:
         self._condition = Condition()
@@ -45,8 +44,9 @@ class _Room:
 
     def enter(self, size: int, is_free: Callable[[], bool]) -> None:
         """Wait until there is room for ``size`` bytes, or until ``is_free`` returns True."""
+        limit = in_flight_bytes()
         with self._condition:
-            self._condition.wait_for(lambda: self._bytes + size <= self.limit or is_free())
+            self._condition.wait_for(lambda: self._bytes + size <= limit or is_free())
             self._bytes += size
 
     def leave(self, size: int) -> None:
@@ -68,15 +68,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_room)
 
 
+class _Part(io.BytesIO):
+    """A part of a file, or a whole small file."""
+
+
 class _Uploader(ABC):
     """The requests that upload one file: one `put`, or a `send` for each part and then `complete`."""
 
     @abstractmethod
-    def put(self, data: bytes) -> "Future[Any]":
+    def put(self, part: _Part) -> "Future[Any]":
         """Create the whole file."""
 
     @abstractmethod
-    def send(self, data: bytes) -> "Future[Any]":
+    def send(self, part: _Part) -> "Future[Any]":
         """Send the next part."""
 
     @abstractmethod
@@ -98,11 +102,11 @@ class _ParallelUploader(_Uploader):
         self._upload: asyncio.Task[str] | None = None
         self._parts: list[Any] = []
 
-    def put(self, data: bytes) -> "Future[Any]":
-        return self._run(self._put(data))
+    def put(self, part: _Part) -> "Future[Any]":
+        return self._run(self._put(part))
 
-    def send(self, data: bytes) -> "Future[Any]":
-        return self._run(self._send(data))
+    def send(self, part: _Part) -> "Future[Any]":
+        return self._run(self._send(part))
 
     def complete(self) -> "Future[Any]":
         return self._run(self._complete())
@@ -119,11 +123,12 @@ class _ParallelUploader(_Uploader):
         assert task is not None
         self._tasks.append(task)
 
-    async def _put(self, data: bytes) -> None:
+    async def _put(self, part: _Part) -> None:
         self._note_task()
-        await self._fs._pipe_file(self._path, data)
+        await self._send_whole(part)
+        self._fs.invalidate_cache(self._path)
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, part: _Part) -> None:
         self._note_task()
         number = len(self._parts)
         self._parts.append(None)
@@ -131,7 +136,7 @@ class _ParallelUploader(_Uploader):
             self._upload = asyncio.ensure_future(self._start())
         # An abort must learn the id of the upload, so it does not stop the request for it.
         upload = await asyncio.shield(self._upload)
-        self._parts[number] = await self._send_part(upload, number, data)
+        self._parts[number] = await self._send_part(upload, number, part)
 
     async def _complete(self) -> None:
         parts = [*self._tasks]
@@ -149,11 +154,14 @@ class _ParallelUploader(_Uploader):
             await self._forget(await self._upload)
 
     @abstractmethod
+    async def _send_whole(self, part: _Part) -> None: ...
+
+    @abstractmethod
     async def _start(self) -> str:
         """Start an upload, and return its id."""
 
     @abstractmethod
-    async def _send_part(self, upload: str, number: int, data: bytes) -> Any:
+    async def _send_part(self, upload: str, number: int, part: _Part) -> Any:
         """Send a part, and return what `_join` needs to know about it."""
 
     @abstractmethod
@@ -163,18 +171,33 @@ class _ParallelUploader(_Uploader):
     async def _forget(self, upload: str) -> None: ...
 
 
+def _rewind(params: dict[str, Any], **_: Any) -> None:
+    if isinstance(body := params.get("Body"), _Part):
+        body.seek(0)
+
+
 class _S3Uploader(_ParallelUploader):
     async def _call(self, method: str, **arguments: Any) -> Any:
         bucket, key = self._place
         return await self._fs._call_s3(method, Bucket=bucket, Key=key, **arguments)
 
+    async def _call_with(self, method: str, part: _Part, **arguments: Any) -> Any:
+        """Send bytes. From a file, the connection copies few bytes at a time, but from bytes all of them."""
+        await self._fs.set_session()
+        events = (await self._fs.get_s3(self._place[0])).meta.events
+        # If s3fs sends a request again, it passes the same file, of which the first attempt has read a part.
+        events.register_first("before-parameter-build.s3", _rewind, unique_id="dask_tfrecord")
+        return await self._call(method, Body=part, **arguments)
+
+    async def _send_whole(self, part: _Part) -> None:
+        await self._call_with("put_object", part)
+
     async def _start(self) -> str:
         upload: str = (await self._call("create_multipart_upload"))["UploadId"]
         return upload
 
-    async def _send_part(self, upload: str, number: int, data: bytes) -> dict[str, Any]:
-        # S3 needs `data` as bytes: s3fs would repeat a request without the bytes that a file has read before.
-        answer = await self._call("upload_part", UploadId=upload, PartNumber=number + 1, Body=data)
+    async def _send_part(self, upload: str, number: int, part: _Part) -> dict[str, Any]:
+        answer = await self._call_with("upload_part", part, UploadId=upload, PartNumber=number + 1)
         names = ("ETag", "ChecksumSHA256")
         return {"PartNumber": number + 1, **{name: answer[name] for name in names if name in answer}}
 
@@ -195,7 +218,11 @@ class _AzureUploader(_ParallelUploader):
     async def _start(self) -> str:
         return uuid4().hex  # the blocks of two uploads to one path have different names
 
-    async def _send_part(self, upload: str, number: int, data: bytes) -> str:
+    async def _send_whole(self, part: _Part) -> None:
+        await self._fs._pipe_file(self._path, part.getvalue())
+
+    async def _send_part(self, upload: str, number: int, part: _Part) -> str:
+        data = part.getvalue()
         block = f"{upload}{number:05}"  # all names have the same length, as Azure requires
         async with self._client() as client:
             await client.stage_block(block_id=block, data=data, length=len(data))
@@ -216,11 +243,11 @@ class _OtherUploader(_Uploader):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dask_tfrecord-upload")
         self._file: Any = None
 
-    def put(self, data: bytes) -> "Future[Any]":
-        return self._run_last(self._fs.pipe_file, self._path, data)
+    def put(self, part: _Part) -> "Future[Any]":
+        return self._run_last(self._fs.pipe_file, self._path, part.getvalue())
 
-    def send(self, data: bytes) -> "Future[Any]":
-        return self._thread.submit(self._send, data)
+    def send(self, part: _Part) -> "Future[Any]":
+        return self._thread.submit(self._send, part.getvalue())
 
     def complete(self) -> "Future[Any]":
         return self._run_last(self._complete)
@@ -258,7 +285,7 @@ class UploadedFile(io.BufferedIOBase):
 
     def __init__(self, uploader: _Uploader, uploads: "Uploads") -> None:
         self._uploader, self._uploads = uploader, uploads
-        self._part = io.BytesIO()
+        self._part = _Part()
         self._parts = self._sent_bytes = 0
         self._under_way: list[Future[Any]] = []
 
@@ -297,11 +324,10 @@ class UploadedFile(io.BufferedIOBase):
         self._under_way.append(self._start(self._uploader.send))
         self._parts += 1
 
-    def _start(self, request: "Callable[[bytes], Future[Any]]") -> "Future[Any]":
-        data = self._part.getvalue()
-        self._part = io.BytesIO()
-        self._sent_bytes += len(data)
-        return self._uploads.start(request, data)
+    def _start(self, request: "Callable[[_Part], Future[Any]]") -> "Future[Any]":
+        part, self._part = self._part, _Part()
+        self._sent_bytes += part.tell()
+        return self._uploads.start(request, part)
 
 
 class Uploads:
@@ -333,13 +359,13 @@ class Uploads:
         if len(self._finishing) > _MOST_FINISHING:
             self._wait()
 
-    def start(self, request: "Callable[[bytes], Future[Any]]", data: bytes) -> "Future[Any]":
+    def start(self, request: "Callable[[_Part], Future[Any]]", part: _Part) -> "Future[Any]":
         """Start a request when there is room for its bytes."""
-        room, size = _ROOM, len(data)
+        room, size = _ROOM, part.tell()
         self._requests = [one for one in self._requests if not one.done()]
         room.enter(size, lambda: all(one.done() for one in self._requests))
         try:
-            future = request(data)
+            future = request(part)
         except BaseException:
             room.leave(size)
             raise
