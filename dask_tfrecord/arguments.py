@@ -7,6 +7,7 @@ such as `RequestKeywords`, declare the keywords that several functions share.
 """
 
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,10 +32,12 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, TFRecordError, did_you_mean
 from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.file_options import Extra
+from dask_tfrecord.files.storage.block_cache import LEAST_BYTES, BlockCache
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.paths import path_text
 from dask_tfrecord.files.storage.read_ahead import limit_in_flight
+from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 
@@ -154,15 +157,26 @@ class ShuffleKeywords(TypedDict, total=False):
     prefetch: int | str | None
 
 
-class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, total=False):
+class CacheKeywords(TypedDict, total=False):
+    """Declare the keywords of the cache on a local disk that the feeds share."""
+
+    cache: PathLike | None
+    cache_bytes: SupportsIndex | str | None
+
+
+class TableKeywords(ReadKeywords, CacheKeywords, total=False):
+    """Declare the keywords that a `RecordTable` shares with the datasets that contain one."""
+
+
+class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, CacheKeywords, total=False):
     """Declare the batch keywords of functions that always detect the codec."""
 
 
-class BatchKeywords(ReadKeywords, ShuffleKeywords, total=False):
+class BatchKeywords(ReadKeywords, ShuffleKeywords, CacheKeywords, total=False):
     """Declare the keywords for batches of rows, which `iter_batches` and the loaders share."""
 
 
-class EpochKeywords(ShuffleKeywords, total=False):
+class EpochKeywords(ShuffleKeywords, CacheKeywords, total=False):
     """Declare the keywords that `Dataset.batches` shares with `iter_batches`."""
 
     batch_mode: BatchMode
@@ -438,6 +452,25 @@ def byte_count(keyword: str, value: Any) -> int | None:
         what = f'a size such as "128 MiB"{unknown}'
         raise _wrong(keyword, value, what, Remedy(keyword, meant or "128 MiB", "set a size"))
     return size
+
+
+def block_cache(cache: Any, cache_bytes: Any) -> BlockCache | None:
+    """Convert ``cache=`` and ``cache_bytes=``. Return None if there is no cache."""
+    limit = byte_count("cache_bytes", cache_bytes)
+    if cache is None:
+        if limit is not None:
+            remedy = Remedy("cache_bytes", None, "read without a cache")
+            raise TFRecordError(f"cache_bytes={cache_bytes!r} has no effect without cache=", remedy)
+        return None
+    advice = 'pass a directory on a disk of this machine, such as cache="/tmp/cache"'
+    text = path_text(cache, "cache", advice)
+    if "://" in text:
+        problem = f"cache={without_credentials(text)!r} is a URL"
+        raise TFRecordError(problem, advice, Remedy("cache", None, "read without a cache"))
+    if limit is not None and limit < LEAST_BYTES:
+        problem = f"cache_bytes={cache_bytes!r} is less than 1 MiB"
+        raise TFRecordError(problem, Remedy("cache_bytes", None, "use three quarters of the free disk"))
+    return BlockCache(os.path.abspath(os.path.expanduser(text)), limit)
 
 
 def duration(keyword: str, value: Any) -> timedelta:

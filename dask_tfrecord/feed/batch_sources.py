@@ -32,13 +32,16 @@ from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.errors import (
     FileChangedError,
     Remedy,
+    RemedyWarning,
     SchemaError,
     TFRecordError,
     check_instance,
     did_you_mean,
+    warn_caller,
 )
 from dask_tfrecord.feed.record_buffers import RecordDecoder
 from dask_tfrecord.files.record_file import RecordFile, Records
+from dask_tfrecord.files.storage.block_cache import BlockCache
 from dask_tfrecord.files.storage.range_requests import RequestCounts
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
@@ -179,12 +182,16 @@ class DatasetSource:
     if the dataset has no snapshot.
     """
 
-    def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
+    def __init__(
+        self, path: Any, columns: Any, blocksize: int, read: ReadKeywords, cache: BlockCache | None = None
+    ) -> None:
         self.dataset, self.schema = open_columns(path, checked_names(columns), blocksize, read)
         self.keeps_records = self._keeps_records()
         self.counts: Sequence[int] | None = self._count()
         self.version = self.dataset.version
         self.fingerprint = fingerprint(self.dataset, self.counts)
+        # Tasks on other machines may have counted the rows, so only the reads of the rows use the cache.
+        self.dataset = with_cache(self.dataset, cache)
         # The id of a process, and the function that returns the pieces in this process. One attribute
         # contains both, so that no thread sees the new id together with the old function.
         self._usable: _Usable = os.getpid(), self.dataset.partitioner(self.schema)
@@ -331,16 +338,35 @@ Source: TypeAlias = DatasetSource | CollectionSource
 
 
 def as_source(
-    source: Any, columns: Any, blocksize: int, read: ReadKeywords, version: int | None = None
+    source: Any,
+    columns: Any,
+    blocksize: int,
+    read: ReadKeywords,
+    cache: BlockCache | None,
+    version: int | None = None,
 ) -> Source:
     if isinstance(source, dd.Series | dd.DataFrame):
-        given = [name for name, value in read.items() if value is not None]
+        given = [name for name, value in {**read, "cache": cache}.items() if value is not None]
         if given:
             raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
         return CollectionSource(source, columns)
     return DatasetSource(
-        source, columns, blocksize, read if version is None else {**read, "version": version}
+        source, columns, blocksize, read if version is None else {**read, "version": version}, cache
     )
+
+
+def with_cache(dataset: ReadPlan, cache: BlockCache | None) -> ReadPlan:
+    """Return a plan that reads the content of files through a cache. Warn if the cache has no effect."""
+    store = dataset.store
+    if cache is None:
+        return dataset
+    if not store.is_remote or store.cache is not None:
+        why = "the path already has a cache of fsspec" if store.is_remote else "the files are on a local disk"
+        problem = f"cache= has no effect, because {why}"
+        warn_caller(RemedyWarning(problem, [Remedy("cache", None, "read without a cache")]))
+        return dataset
+    cache.prepare()
+    return replace(dataset, store=replace(store, block_cache=cache))
 
 
 def check_label(label: str | None, schema: Schema) -> None:

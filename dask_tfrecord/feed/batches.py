@@ -127,6 +127,14 @@ def iter_batches(
         time, and each of them needs a connection. 2 threads read local files and partitions. ``prefetch=n``
         limits the number of threads to ``n`` instead of 2. With ``prefetch=0``, the calling thread reads the
         data.
+    cache : str or path-like, optional
+        A directory on a local disk. The blocks of remote files that were read are kept there, so that later
+        epochs read them from the disk. All processes of a machine may share the directory, which is created
+        if it does not exist. If the disk is full, or if the directory cannot be written to, a warning says
+        so, and the rows are read from the store.
+    cache_bytes : int or str, optional
+        The largest number of bytes in ``cache``, such as "200 GB". The blocks that were not used for the
+        longest time are removed. By default, the limit is three quarters of the free bytes of the disk.
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration

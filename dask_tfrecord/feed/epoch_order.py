@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from itertools import pairwise
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    get_args,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +34,7 @@ from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.dataset.read.read_plan import sorting_column
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.feed.batch_sources import WINDOW_BYTES, DatasetSource, EncodedRows, Source, as_source
+from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.row_selection import BLOCK_BYTES
 
@@ -129,6 +141,8 @@ def plan_batches(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     uneven: Uneven = "keep",
     prefetch: int | str | None = None,
+    cache: PathLike | None = None,
+    cache_bytes: SupportsIndex | str | None = None,
     **read: Unpack[ReadKeywords],
 ) -> Plan:
     """Open a source for batches of any epoch and shard.
@@ -145,7 +159,8 @@ def plan_batches(
     # The shuffle "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same
     # order.
     blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
-    opened = as_source(source, columns, blocksize, read)
+    blocks = arguments.block_cache(cache, cache_bytes)
+    opened = as_source(source, columns, blocksize, read, blocks)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
         raise TFRecordError(
             "shuffle='blocks' needs a path, not a Dask collection",
@@ -159,7 +174,7 @@ def plan_batches(
     open_version = None
     chosen = source.chosen_version if isinstance(source, OpenedPath) else read.get("version")
     if opened.version is not None and chosen is None:
-        open_version = partial(as_source, source, columns, blocksize, read)
+        open_version = partial(as_source, source, columns, blocksize, read, blocks)
     return Plan(
         opened,
         batch_size,

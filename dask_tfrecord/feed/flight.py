@@ -42,7 +42,7 @@ def serve(
         trust.
     shards : int, default 1
         The number of shards into which the rows are divided. Each shard has its own endpoint.
-    batch_size, columns, batch_mode, shuffle, seed, shuffle_buffer, prefetch, **read
+    batch_size, columns, batch_mode, shuffle, seed, shuffle_buffer, prefetch, cache, cache_bytes, **read
         These parameters have the same meaning as in `iter_batches`.
 
     Returns

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.arguments import TableKeywords
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
@@ -68,6 +68,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     workers, use_multiprocessing, max_queue_size
         These parameters have the same meaning as in `keras.utils.PyDataset`. The worker threads of Keras
         share the dataset.
+    cache, cache_bytes
+        A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
@@ -105,7 +107,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         workers: int = 1,
         use_multiprocessing: bool = False,
         max_queue_size: int = 10,
-        **read: Unpack[ReadKeywords],
+        **read: Unpack[TableKeywords],
     ) -> None:
         super().__init__(workers, use_multiprocessing, max_queue_size)
         arguments.number("batch_size", batch_size)

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Unpack, get_args, overload
+from typing import Any, SupportsIndex, Unpack, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from dask_tfrecord.arguments import ReadKeywords, Uneven
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork
+from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork, with_cache
 from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.epoch_order import (
     Order,
@@ -111,6 +111,8 @@ class RecordTable:
         and otherwise the whole file.
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
+    cache, cache_bytes
+        A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``. With ``filters``, the table contains only the rows that pass the filters. Opening a table
@@ -170,10 +172,15 @@ class RecordTable:
         self,
         path: PathLike | Sequence[PathLike],
         columns: str | Sequence[str] | None = None,
+        *,
+        cache: PathLike | None = None,
+        cache_bytes: SupportsIndex | str | None = None,
         **read: Unpack[ReadKeywords],
     ) -> None:
+        blocks = arguments.block_cache(cache, cache_bytes)
         plan, self._schema = open_columns(path, checked_names(columns), BLOCK_BYTES, read)
         self._rows = NumberedRows(plan, self._schema)
+        self._rows = self._rows.with_plan(with_cache(self._rows.plan, blocks))
         # Each block is a partition of the read plan. For each block, store the first row and the stored size.
         self.block_starts = self._rows.row_numbers(self._rows.starts[plan.partitions.starts])
         self._block_sizes = plan.partitions.sizes

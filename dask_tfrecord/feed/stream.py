@@ -467,7 +467,7 @@ def serve(
         How the rows are shuffled, as in `iter_batches`. With one endpoint, each pass has a different row
         order. With several endpoints, the row order is the same in every pass, because one endpoint cannot
         know which pass the client reads from another endpoint.
-    seed, shuffle_buffer, prefetch, **read
+    seed, shuffle_buffer, prefetch, cache, cache_bytes, **read
         These parameters have the same meaning as in `iter_batches`.
 
     Returns
@@ -546,7 +546,7 @@ def write_feather(
         These parameters have the same meaning as in `serve`.
     compression : "lz4", "zstd" or None, default None
         The codec with which the columns are compressed. If None, the columns are not compressed.
-    shuffle, seed, shuffle_buffer, epoch, shard, prefetch, **read
+    shuffle, seed, shuffle_buffer, epoch, shard, prefetch, cache, cache_bytes, **read
         These parameters have the same meaning as in `iter_batches`, but the codec of the source is always
         detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
 

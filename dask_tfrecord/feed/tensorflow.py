@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, SupportsIndex, Unpack, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -247,6 +247,8 @@ def tensorflow_dataset(
     start: State | Sequence[State] | None = None,
     state_column: str | None = None,
     prefetch: int = 2,
+    cache: PathLike | None = None,
+    cache_bytes: SupportsIndex | str | None = None,
     **read: Unpack[ReadKeywords],
 ) -> "tf.data.Dataset":
     """Read a dataset as a `tf.data.Dataset` of batches.
@@ -303,6 +305,9 @@ def tensorflow_dataset(
         requires the engine "kernel".
     prefetch : int, default 2
         The number of batches that are prepared ahead.
+    cache, cache_bytes
+        A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
+        ``cache`` requires the engine "kernel".
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``. The engine "native" reads with TensorFlow's filesystems, which do not accept
@@ -324,7 +329,7 @@ def tensorflow_dataset(
         no value for the column. With the engine "kernel", a null raises only while the dataset is iterated.
     TFRecordError
         If ``engine="native"`` is passed for files that TensorFlow cannot read, or with ``epoch``, ``start``,
-        ``state_column`` or ``shuffle="blocks"``.
+        ``state_column``, ``cache`` or ``shuffle="blocks"``.
     tf.errors.OpError
         While the dataset is iterated, if a file was changed or removed after the call. The engine "native"
         checks each file before and after it reads the rows. In the workers of the tf.data service, "native"
@@ -351,6 +356,7 @@ def tensorflow_dataset(
     arguments.count("shuffle_buffer", shuffle_buffer)
     check_buffer(kind, shuffle_buffer)
     arguments.count("epoch", epoch, 0)
+    arguments.block_cache(cache, cache_bytes)
     shard = checked_shard(shard)
     names = checked_names(columns, label)
     dataset, schema = open_columns(path, names, None, read)
@@ -366,9 +372,10 @@ def tensorflow_dataset(
         check_instance("state_column", state_column, str)
     if state_column in schema.names:
         raise SchemaError("state_column= names a column of the dataset", feature=state_column)
-    is_ours = kind == "blocks" or not (epoch is None and start is None and state_column is None)
+    own_keywords = (epoch, start, state_column, cache)
+    is_ours = kind == "blocks" or any(value is not None for value in own_keywords)
     if engine == "native" and is_ours:
-        problem = "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'"
+        problem = "epoch=, start=, state_column=, cache= and shuffle='blocks' need engine='kernel'"
         raise TFRecordError(problem, KERNEL)
     chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
     if chosen == "native":
@@ -386,6 +393,8 @@ def tensorflow_dataset(
             shuffle=shuffle,
             seed=seed,
             shuffle_buffer=shuffle_buffer,
+            cache=cache,
+            cache_bytes=cache_bytes,
             **read,
         )
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import ChainDataset, Dataset, IterableDataset, default_collate, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, LastBatch, ReadKeywords, Uneven
+from dask_tfrecord.arguments import BatchKeywords, LastBatch, TableKeywords, Uneven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, as_batch
@@ -159,6 +159,9 @@ class TFRecordBatches(IterableDataset[Any]):
     prefetch : int or str, optional
         How far threads read ahead: the number of blocks, or their size in memory, such as "256 MiB", as in
         `iter_batches`. Each DataLoader worker reads ahead this far.
+    cache, cache_bytes
+        A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
+        The ranks and workers of a machine share the directory.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read
@@ -495,6 +498,8 @@ class TFRecordTable(Dataset[Any]):
         The columns to read. By default, all columns are read.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
+    cache, cache_bytes
+        A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
@@ -520,7 +525,7 @@ class TFRecordTable(Dataset[Any]):
         columns: str | Sequence[str] | None = None,
         *,
         fill_nulls: Mapping[str, Any] | None = None,
-        **read: Unpack[ReadKeywords],
+        **read: Unpack[TableKeywords],
     ) -> None:
         self.table = RecordTable(path, columns, **read)
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import stat
 import struct
 import time
@@ -34,6 +35,9 @@ fcntl: Any = import_module("fcntl") if os.name == "posix" else None
 # Every block but the last of a file has this many bytes. A range of 1 MiB begins and ends within a block, so
 # the blocks of the range have 1.25 MiB in the mean.
 BLOCK_BYTES = 1 << 18
+
+# The smallest limit of a cache.
+LEAST_BYTES = 1 << 20
 
 # The cache uses only this subdirectory of the user's directory, and only if it contains the file `_TAG` or
 # nothing else than files of a cache. Backup programs know the tag, and skip the directory.
@@ -82,12 +86,15 @@ class Part(NamedTuple):
 class BlockCache:
     """A cache in ``directory`` whose blocks take at most ``limit`` bytes. Any number of threads and processes
     may use the directory at the same time.
+
+    If ``limit`` is None, the blocks take at most three quarters of the bytes that are free when the cache is
+    prepared. Free bytes include those of the blocks.
     """
 
-    def __init__(self, directory: str, limit: int) -> None:
+    def __init__(self, directory: str, limit: int | None) -> None:
         if fcntl is None:
             raise TFRecordError("cache= needs a POSIX system, because its processes lock files")
-        self.directory, self.limit = directory, limit
+        self.directory, self._limit = directory, limit
         self._path = os.path.join(directory, _SUBDIRECTORY)
         self._is_ready = False
         self._paused_until = 0.0
@@ -136,10 +143,19 @@ class BlockCache:
         if not self._is_ready and time.monotonic() >= self._paused_until:
             try:
                 _create_directory(Path(self._path))
+                if self._limit is None:
+                    with self._locked("total", wait=True) as file:
+                        used = _read_total(file) or 0
+                    self._limit = 3 * (shutil.disk_usage(self._path).free + used) // 4
                 self._is_ready = True
             except OSError as error:
                 self._pause(error)
         return self._is_ready
+
+    @property
+    def limit(self) -> int:
+        """The largest number of bytes that the blocks may take, or 0 if the cache cannot be used."""
+        return self._limit or 0
 
     def _block(self, key: str, number: int) -> str:
         group = (int(key[:2], 16) + number) % 256  # the blocks of a large file are spread over the groups
