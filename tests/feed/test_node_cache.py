@@ -3,6 +3,7 @@
 Modules: feed.batches, feed.torch, feed.epoch_order, files.storage.block_cache.
 """
 
+import io
 import json
 import multiprocessing
 import warnings
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from servers import LinkedStore
 from store_link import Traffic
 
@@ -210,6 +212,53 @@ def test_epochs_of_a_dataset_that_is_larger_than_the_cache(
             assert _used(tmp_path) <= (1 << 20) + 16 * BLOCK_BYTES
         assert sorted(found) == [*range(ROWS)]
     assert _used(tmp_path) > 1 << 19
+
+
+class Counted(MemoryFileSystem):
+    """A filesystem that is not asynchronous, and counts the bytes of data files that are read."""
+
+    protocol = "counted"
+    bytes = 0
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        file = super()._open(path, mode, **options)
+        return file if "w" in mode or ".tfrecord" not in path else _CountedFile(file.getvalue())
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        data: bytes = super().cat_file(path, start, end, **options)
+        Counted.bytes += len(data) if ".tfrecord" in path else 0
+        return data
+
+
+class _CountedFile(io.BytesIO):
+    def readinto(self, view: Any) -> int:
+        count = super().readinto(view)
+        Counted.bytes += count
+        return count
+
+    def read(self, count: int | None = -1) -> bytes:
+        data = super().read(count)
+        Counted.bytes += len(data)
+        return data
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_filesystem_that_is_not_asynchronous_has_a_cache(compression: Any, tmp_path: Path) -> None:
+    fs, path = Counted(), f"/{tmp_path.name}"
+    frame = pd.DataFrame({"id": range(ROWS), "x": [f"{number:0300}" for number in range(ROWS)]})
+    written: dict[str, Any] = {"compression": compression, "columnar": ["id"]}
+    dask_tfrecord.to_tfrecord(frame, path, filesystem=fs, **written)
+    read: dict[str, Any] = {"cache": tmp_path, "filesystem": fs}
+    rows = np.random.default_rng(1).permutation(ROWS)[:500]
+    seen = []
+    for epoch in range(2):
+        before = Counted.bytes
+        assert sorted(_ids(iter_batches(path, 500, shuffle=True, epoch=epoch, **read))) == [*range(ROWS)]
+        assert _ids(iter_batches(path, 500, **read)) == [*range(ROWS)]
+        assert RecordTable(path, **read)[rows]["id"].to_pylist() == rows.tolist()
+        seen.append(Counted.bytes - before)
+    assert seen[0] > 0
+    assert seen[1] == 0
 
 
 def test_rewritten_file_is_not_read_from_the_cache(linked: LinkedStore, tmp_path: Path) -> None:

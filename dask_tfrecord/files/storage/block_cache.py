@@ -277,6 +277,43 @@ class BlockCache:
                         yield float("inf"), status.st_size, block.path
 
 
+class CachedFile:
+    """An open file of ``size`` bytes that is read to its end, or to the end of a range. Bytes that the cache
+    lacks are read from ``file``.
+    """
+
+    def __init__(self, file: Any, cache: BlockCache, key: str, size: int, counts: Any) -> None:
+        self._file, self._cache, self._key, self._size, self._counts = file, cache, key, size, counts
+        self._at = file.tell()
+        self._parts: list[Part] = []  # those that follow, the next one last
+
+    def read(self, count: int) -> memoryview:
+        """Return the next bytes, at most ``count``, but not always as many."""
+        stop = min(self._at + count, self._size)
+        if self._at >= stop:
+            return memoryview(b"")
+        if not self._parts:
+            self._parts = self._cache.find(self._key, self._at, stop)[::-1]
+        part = self._parts.pop()
+        if part.data is None:
+            data = self._read(part.start, min(part.stop, self._size))
+            self._cache.store(self._key, part.start, data, self._size)
+        else:
+            data = memoryview(part.data)
+        found = data[self._at - part.start : stop - part.start]
+        self._at += len(found)
+        self._counts.add(cached_bytes=0 if part.data is None else len(found))
+        return found
+
+    def _read(self, start: int, stop: int) -> memoryview:
+        self._file.seek(start)
+        content = []
+        while start < stop and (data := self._file.read(stop - start)):
+            content.append(data)
+            start += len(data)
+        return memoryview(b"".join(content))
+
+
 def _public_options(value: Any) -> Any:
     """Return the arguments of a filesystem that are plain values and no credentials, such as an endpoint."""
     if isinstance(value, AbstractFileSystem):

@@ -20,7 +20,7 @@ from fsspec.utils import tokenize
 from typing_extensions import Buffer
 
 from dask_tfrecord.errors import FileChangedError
-from dask_tfrecord.files.storage.block_cache import BlockCache
+from dask_tfrecord.files.storage.block_cache import BlockCache, CachedFile
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.files.storage.expected_files import ADVICE, ExpectedFile, Version, removed, rewritten
 from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
@@ -28,6 +28,7 @@ from dask_tfrecord.files.storage.forked import OfThisProcess
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.range_requests import (
     REQUEST_BYTES,
+    Answer,
     ByteRange,
     ReplacedError,
     RequestCounts,
@@ -295,6 +296,10 @@ class Location:
             expected = replace(expected, stamp="")  # later failures have another cause
             if isinstance(file, RemoteRange):
                 file.expected = expected
+        elif (cache := self.block_cache) is not None and not isinstance(file, RemoteRange):
+            key = cache.key(self.fs, path, expected.size, expected.stamp)
+            if key is not None and expected.size is not None:
+                file = CachedFile(file, cache, key, expected.size, self.counts or RequestCounts())
         # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
         can_stream = self.version is not None or expected.whole
         stream = None
@@ -375,9 +380,15 @@ class Location:
         counts = self.counts or RequestCounts()
         if not has_range_requests(self.fs):
             self._check_stamps(ranges)
-            found = self._read_in_order(ranges)
-            counts.add(requests=len(found), bytes=sum(map(len, found)))
-            return found
+
+            def read(wanted: Sequence[ByteRange]) -> list[Answer]:
+                found = self._read_in_order(wanted)
+                counts.add(requests=len(found), bytes=sum(map(len, found)))
+                return [Answer(data, one.stamp, one.size) for data, one in zip(found, wanted, strict=True)]
+
+            if self.block_cache is None:
+                return [answer.data for answer in read(ranges)]
+            return [data for data, _ in request_all(self.fs, ranges, counts, self.block_cache, read)]
         try:
             answers = request_all(self.fs, ranges, counts, self.block_cache)
         except ReplacedError as error:

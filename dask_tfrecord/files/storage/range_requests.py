@@ -11,7 +11,7 @@ fsspec 2026.9.
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -154,8 +154,11 @@ def request_all(
     ranges: Sequence[ByteRange],
     counts: RequestCounts,
     cache: BlockCache | None = None,
+    read: "Callable[[Sequence[ByteRange]], Iterable[Answer]] | None" = None,
 ) -> list[tuple[bytes, list[str]]]:
     """Read several ranges together, with at most `MOST_REQUESTS` requests at a time.
+
+    ``read`` reads the ranges of a filesystem that is not asynchronous.
 
     Ranges of more than `REQUEST_BYTES` bytes are requested in parts, and bytes that the cache has are not
     requested. Return the bytes of each range, and the ETags of the answers.
@@ -163,7 +166,9 @@ def request_all(
     parts = [[*_parts(fs, wanted, cache)] for wanted in ranges]
     missing = [part.wanted for each in parts for part in each if part.data is None]
     answers: Iterator[Answer] = iter(())
-    if missing:
+    if missing and read is not None:
+        answers = iter(read(missing))
+    elif missing:
         answers = iter(
             wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, missing, counts), fs.loop), counts)
         )
