@@ -103,7 +103,7 @@ class TestAzureStore(RemoteSuite):
                 for name, size in (("small", 3), ("large", len(content))):
                     with store.create(store.join(name)) as file:
                         file.write(content[:size])
-        assert (traffic.methods, traffic.trips, traffic.at_once) == ({"PUT": 1 + 3 + 1}, 3, 3)
+        assert (traffic.methods, traffic.trips, traffic.at_once) == ({"PUT": 1 + 4 + 1}, 3, 4)
         assert self.store(place).fs.cat_file(store.join("large")) == content
 
     def test_failures_of_one_of_several_removals_raise(self, place: str) -> None:

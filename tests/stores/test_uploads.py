@@ -21,10 +21,11 @@ from servers import LinkedStore
 from store_link import Kind
 
 from dask_tfrecord import to_tfrecord
+from dask_tfrecord.files.storage import uploading
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
-PART = 8 << 20
+PART = uploading.PART_BYTES
 
 # The content of a file of three parts. Its upload takes five requests.
 CONTENT = Random(1).randbytes(2 * PART + 1000)
@@ -55,7 +56,7 @@ def assert_nothing_is_left(past: Store) -> None:
 
 @pytest.mark.parametrize(
     ("size", "requests", "trips"),
-    [(0, 1, 1), (1, 1, 1), (PART - 1, 1, 1), (PART, 3, 3), (len(CONTENT), 5, 3)],
+    [(0, 1, 1), (1, 1, 1), (PART, 1, 1), (2 * PART - 1, 1, 1), (2 * PART, 4, 3), (len(CONTENT), 5, 3)],
 )
 def test_a_small_file_is_one_request_and_the_parts_of_a_large_file_are_sent_at_once(
     linked: LinkedStore, store: Store, past: Store, size: int, requests: int, trips: int
@@ -88,7 +89,7 @@ def test_every_writer_has_a_part_on_its_way_whatever_others_have(
         linked.link.holding(lambda request: "file0" in request.path),
     ):
         writers = [
-            Thread(target=create, args=(store, CONTENT[:PART]), kwargs={"name": f"file{n}"}) for n in (0, 1)
+            Thread(target=create, args=(store, CONTENT), kwargs={"name": f"file{n}"}) for n in (0, 1)
         ]
         writers[0].start()
         linked.link.wait_for(traffic, 1)
@@ -202,7 +203,7 @@ def test_a_part_that_fails_for_a_passing_reason_is_sent_again_alone(
     assert past.fs.cat_file(past.join("file")) == CONTENT
 
 
-@pytest.mark.parametrize(("size", "number"), [(PART - 1, 0), (len(CONTENT), 1)])
+@pytest.mark.parametrize(("size", "number"), [(2 * PART - 1, 0), (len(CONTENT), 1)])
 def test_what_s3fs_sends_again_is_sent_from_its_start(
     linked: LinkedStore, past: Store, size: int, number: int
 ) -> None:

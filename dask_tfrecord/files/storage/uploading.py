@@ -22,6 +22,10 @@ from fsspec import AbstractFileSystem
 from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES
 from dask_tfrecord.files.storage.read_ahead import in_flight_bytes
 
+# The size of a part: the smallest that S3 accepts, because the more parts are on their way, the more
+# connections carry them.
+PART_BYTES = 5 << 20
+
 # S3 accepts at most 10,000 parts of a file, so the size of the parts doubles every 500 parts after the first
 # 5,000 parts. Until then, all parts have the same size, as some stores require.
 _EQUAL_PARTS = 5_000
@@ -32,7 +36,7 @@ _MOST_FINISHING = 16
 
 
 def _part_bytes(number: int) -> int:
-    return REQUEST_BYTES << max(0, (number - _EQUAL_PARTS) // _DOUBLED_PARTS + 1)
+    return PART_BYTES << max(0, (number - _EQUAL_PARTS) // _DOUBLED_PARTS + 1)
 
 
 class _Room:
@@ -286,14 +290,16 @@ class UploadedFile(io.BufferedIOBase):
     def __init__(self, uploader: _Uploader, uploads: "Uploads") -> None:
         self._uploader, self._uploads = uploader, uploads
         self._part = _Part()
-        self._parts = self._sent_bytes = 0
+        # The first part waits here for the second one, because a file of less than two parts needs no parts.
+        self._first: _Part | None = None
+        self._parts = self._full_bytes = 0  # the full parts, and their size
         self._under_way: list[Future[Any]] = []
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._sent_bytes + self._part.tell()
+        return self._full_bytes + self._part.tell()
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -302,32 +308,42 @@ class UploadedFile(io.BufferedIOBase):
             size = _part_bytes(self._parts)
             start += self._part.write(view[start : start + size - self._part.tell()])
             if self._part.tell() == size:
-                self._send()
+                self._end_part()
         return len(view)
 
     def finish(self) -> "Future[Any]":
         """Let the file appear, and return a future that then ends."""
-        if not self._parts:
-            return self._start(self._uploader.put)
-        if self._part.tell():
-            self._send()
-        return self._uploader.complete()
+        if self._parts > 1:
+            if self._part.tell():
+                self._send(self._part)
+            return self._uploader.complete()
+        whole = self._part
+        if self._first is not None:
+            whole = self._first
+            whole.write(self._part.getbuffer())
+        return self._uploads.start(self._uploader.put, whole)
 
     def abort(self) -> None:
         self._uploader.abort()
 
-    def _send(self) -> None:
+    def _end_part(self) -> None:
+        part, self._part = self._part, _Part()
+        self._parts += 1
+        self._full_bytes += part.tell()
+        if self._parts == 1:
+            self._first = part
+            return
+        if self._first is not None:
+            first, self._first = self._first, None
+            self._send(first)
+        self._send(part)
+
+    def _send(self, part: _Part) -> None:
         ended = [one for one in self._under_way if one.done()]
         for one in ended:
             one.result()  # raise the error of a part before the whole file is written
         self._under_way = [one for one in self._under_way if one not in ended]
-        self._under_way.append(self._start(self._uploader.send))
-        self._parts += 1
-
-    def _start(self, request: "Callable[[_Part], Future[Any]]") -> "Future[Any]":
-        part, self._part = self._part, _Part()
-        self._sent_bytes += part.tell()
-        return self._uploads.start(request, part)
+        self._under_way.append(self._uploads.start(self._uploader.send, part))
 
 
 class Uploads:
