@@ -88,9 +88,7 @@ def test_every_writer_has_a_part_on_its_way_whatever_others_have(
         linked.link.recording() as traffic,
         linked.link.holding(lambda request: "file0" in request.path),
     ):
-        writers = [
-            Thread(target=create, args=(store, CONTENT), kwargs={"name": f"file{n}"}) for n in (0, 1)
-        ]
+        writers = [Thread(target=create, args=(store, CONTENT), kwargs={"name": f"file{n}"}) for n in (0, 1)]
         writers[0].start()
         linked.link.wait_for(traffic, 1)
         writers[1].start()
