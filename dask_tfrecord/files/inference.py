@@ -129,6 +129,8 @@ def sample_split(
     more features than the options allow.
     """
     windows = 1 if limit is not None else windows
+    if windows is not None:
+        store = replace(store, is_sparing=True)
     # An Example can be parsed as a SequenceExample with a context and without feature lists.
     inference = Inference(
         "example" if record_type == "example" else "sequence_example",

@@ -134,6 +134,8 @@ class RecordFile(NamedTuple):
         losses: Losses | None = None,
         check: Callable[..., Checked] | None = None,
         needed: Sequence[str] | None = None,
+        *,
+        early: bool = False,
     ) -> Iterator[Chunk[_R]]:
         """Call a kernel function on the records of the split, window by window.
 
@@ -142,6 +144,7 @@ class RecordFile(NamedTuple):
         ranges, and ``kernel`` receives only the intact records. The default check does not parse payloads. If
         ``kernel`` finds a damaged value, it reports the index of the value's column in ``columns``.
         ``needed`` lists the features whose values ``kernel`` reads, or is None if ``kernel`` needs all bytes.
+        With ``early=True``, the first chunks of a remote file are smaller, so that they are there earlier.
 
         Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
         does not fit its column.
@@ -156,7 +159,7 @@ class RecordFile(NamedTuple):
         try:
             with (
                 (losses or Losses(options.damage)).split(self.path, split.start.offset) as lost,
-                open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
+                open_window(store, split, options, WINDOW_BYTES, needed=needed, early=early) as window,
             ):
                 for data in window:
                     checked, intact = None, Intact(data, Numbers(record), window.offset)
@@ -375,7 +378,7 @@ class TableReader:
         # column.
         is_sparse = self.known is None and self.schema.record_type != "bytes"
         needed = [column.name for column in decoder.columns] if is_sparse else None
-        chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), needed)
+        chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), needed, early=True)
         for one in gathered.batches(chunks):
             try:
                 batch = stored.from_storage(one.batch)

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from posixpath import commonprefix
 from typing import Literal
@@ -159,7 +160,7 @@ def _look(store: Store, file: FileInfo) -> _Look:
     if file.size == 0:
         return "empty"
     try:
-        with store.open(file.path, file.size) as source:
+        with store.open(file.path, file.size, 0, _end(file, LOOK_BYTES)) as source:
             head = source.peek(LOOK_BYTES)
         content = first_bytes(store, file, head)
     except (TFRecordError, OSError):  # the function that later reads the file will raise this error
@@ -174,9 +175,14 @@ def _look(store: Store, file: FileInfo) -> _Look:
     return "strange" if found is None else "other"
 
 
+def _end(file: FileInfo, count: int) -> int | None:
+    """Return where the first ``count`` bytes of a file end, or None if the size of the file is unknown."""
+    return None if file.size is None else min(file.size, count)
+
+
 def side_file_error(store: Store, file: FileInfo) -> CorruptRecordError:
     """Return the error for a file that is not a TFRecord file."""
-    with store.open(file.path, file.size) as source:
+    with store.open(file.path, file.size, 0, _end(file, LOOK_BYTES)) as source:
         found = looks_like(source.peek(LOOK_BYTES))
     error = CorruptRecordError("not a TFRecord file", LEAVE_OUT) if found is None else not_tfrecord(found)
     return error.replaced(path=store.public(file.path))
@@ -212,12 +218,12 @@ def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> byte
     ``head`` contains the first stored bytes of the file, or is None if the caller has not read these bytes.
     """
     if head is None:
-        with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:
+        with store.open(file.path, file.size, 0, _end(file, HEADER_BYTES)) as source:
             head = source.peek(HEADER_BYTES)
     compression = detect(head)
     if compression is None:
         return head[:HEADER_BYTES]
-    with store.open(file.path, file.size) as source:
+    with replace(store, is_sparing=True).open(file.path, file.size) as source:
         stream = decompressor(source.readinto, compression)
         content = bytearray()
         view = memoryview(bytearray(HEADER_BYTES))

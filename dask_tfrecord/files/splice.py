@@ -55,6 +55,7 @@ from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot, read_exactly, record_bounds
@@ -70,7 +71,7 @@ _CHUNK_BYTES = 1 << 20
 
 def stored_codec(store: Store, sources: Sequence[FileEntry]) -> Compression | None:
     first = next((source for source in sources if source.records), sources[0])
-    with store.open(store.join(first.path), first.bytes) as reader:
+    with store.open(store.join(first.path), first.bytes, 0, min(first.bytes, HEADER_BYTES)) as reader:
         return detect(reader.peek(HEADER_BYTES))
 
 
@@ -84,10 +85,11 @@ def splice(
     file in the store, and ``name`` is the same path relative to the dataset's root. Raise FileChangedError if
     a source differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
     """
-    with store.create(path) as file:
+    ranges = [ByteRange(store.join(one.path), 0, one.bytes, "", one.bytes) for one in sources]
+    with store.create(path) as file, store.reading_ahead(ranges) as ahead:
         spliced = SplicedFile(file, compression)
         for source in sources:
-            spliced.append_file(store, source)
+            spliced.append_file(ahead, source)
         spliced.finish()
     return spliced.entry(name, sources)
 

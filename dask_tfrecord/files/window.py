@@ -48,6 +48,10 @@ Allocate = Callable[[int], memoryview]
 # The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
 
+# The first view of a remote file has this many bytes, and each later one has twice as many, up to the size of
+# the window. So the first records are decoded while most of a window is still on its way.
+_EARLY_BYTES = 1 << 18
+
 # `Window.fill` first reads to a memory address that is a multiple of this number. Copying a file's bytes to
 # an aligned address takes 20% less time than to an unaligned address.
 _ALIGNMENT = 64
@@ -66,7 +70,8 @@ class Window:
     ``stop`` is damage, and the rest of the record is not read. ``stored`` contains the first `LOOK_BYTES`
     stored bytes, by which other formats are recognised. `advance` updates ``checksum``, the checksum of the
     consumed bytes. ``allocate``, which returns memory for the buffer, is called only if ``stop`` is known,
-    because without ``stop`` the buffer may be much larger than the split.
+    because without ``stop`` the buffer may be much larger than the split. ``first`` is the size of the first
+    view, if it should be smaller than ``size``.
     """
 
     def __init__(
@@ -80,12 +85,14 @@ class Window:
         codec: Compression | None = None,
         checksum: Checksum | None = None,
         allocate: Allocate | None = None,
+        first: int | None = None,
     ) -> None:
         self._readinto = readinto
         # If the split fits into the buffer, the buffer has room for one byte more than the split, so that the
         # read of the last bytes also detects the end.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size, None if stop is None else allocate)
+        self._next = min(first or self._size, self._size)
         self._start = self._end = 0
         self._failure: CorruptRecordError | None = None
         self.offset = offset
@@ -103,10 +110,11 @@ class Window:
                     raise CorruptRecordError(damage.reason, offset=self.offset)
                 self._size *= 2
             try:
-                self.fill(self._size)
+                self.fill(self._next if len(self.data) < self._next else self._size)
             # Raise the error only after the caller has consumed the bytes that precede the damaged bytes.
             except CorruptRecordError as failure:
                 self._failure = failure
+            self._next = min(2 * self._next, self._size)
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
             yield self.data
             if self._failure:
@@ -208,9 +216,12 @@ def open_window(
     allocate: Allocate | None = None,
     needed: Sequence[str] | None = None,
     stored: Buffer | None = None,
+    *,
+    early: bool = False,
 ) -> Iterator[Window]:
     """Open a window over the decompressed bytes of a split. If the caller has read the stored bytes of the
-    split, it passes them as ``stored``, and the file is not opened.
+    split, it passes them as ``stored``, and the file is not opened. With ``early=True``, the first views of a
+    remote file are smaller than the window.
 
     Offsets in errors are counted from the start of the file. If no checksum is verified, the window may
     contain arbitrary bytes in place of the values of features outside ``needed``. Raise CorruptRecordError if
@@ -252,7 +263,15 @@ def open_window(
             reader.leave_out_values(needed)
         consumed = None if codec else checksum
         window = Window(
-            readinto, size, start.content, end, stored=head, codec=codec, checksum=consumed, allocate=allocate
+            readinto,
+            size,
+            start.content,
+            end,
+            stored=head,
+            codec=codec,
+            checksum=consumed,
+            allocate=allocate,
+            first=_EARLY_BYTES if early and store.is_remote else None,
         )
         try:
             yield window

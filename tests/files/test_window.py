@@ -8,11 +8,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import dask
 import fsspec
+import oracle
 import pyarrow as pa
 import pytest
 import s3fs
@@ -20,6 +22,7 @@ from servers import Web, s3_server, web_server
 from split_table import read_table, whole_file
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
+from dask_tfrecord.codec import scan
 from dask_tfrecord.codec.codecs import CODECS, Compression, suffix_of
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
@@ -109,7 +112,7 @@ def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str
 def requests_of(size: int) -> Iterator[None]:
     """Let every request for a range ask for this number of bytes."""
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in {"_SIZES": (size,), "_ONE_REQUEST": 1, "BLOCK_BYTES": 1}.items():
+        for name, value in {"_SIZES": (size,), "_ONE_REQUEST": 1, "_SMALLEST": 1, "BLOCK_BYTES": 1}.items():
             patched.setattr(read_ahead, name, value)
         patched.setattr(read_ahead, "_FEWEST", 1)
         yield
@@ -319,3 +322,14 @@ def test_a_file_that_is_replaced_while_it_is_read_raises(
         store.fs.pipe_file(split.file.path, written.bytes()[::-1])
         with pytest.raises(CorruptRecordError, match="rewritten since"):
             file.readinto(view)
+
+
+@pytest.mark.parametrize("size", [100_000, 300_000, 700_000])
+def test_records_may_be_longer_than_the_first_views_of_a_remote_file(size: int) -> None:
+    records = [bytes([number]) * (size + number) for number in range(900_000 // size + 2)]
+    path = f"memory://long/{size}"
+    fsspec.filesystem("memory").pipe_file(path, b"".join(map(oracle.frame, records)))
+    found = []
+    for chunk in RecordFile(*whole_file(path), ReadOptions()).run(scan, early=True):
+        found += [bytes(chunk.data[start + 12 : stop - 4]) for start, stop in pairwise(chunk.bounds)]
+    assert found == records

@@ -317,7 +317,7 @@ def _read_files(
     store: Store, files: FileList, schema: Schema, options: ReadOptions, compute_each: ComputeEach
 ) -> list[FileEntry]:
     """Read all records of each file, and return the file's entry without partition values."""
-    read = partial(_read_split, store, schema, options)
+    read = partial(_read_split, schema, options)
     contents = merge_by_file(read, _merge, store, files, options, compute_each)
     columns = statistics.file_statistics(schema, [one.columns for one in contents], len(contents))
     found = zip(files.names, contents, columns, files["stamp"].to_pylist(), strict=True)
@@ -349,7 +349,7 @@ def _merge(first: _Content, second: _Content) -> _Content:
     )
 
 
-def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Content:
+def _read_split(schema: Schema, options: ReadOptions, store: Store, split: Split) -> _Content:
     total = Checksum()
     checked = replace(store, checksum=total)
     decoder = Decoder(
@@ -420,7 +420,7 @@ def verify_files(
     store: Store, files: FileList, record_type: RecordType, compute_each: ComputeEach
 ) -> list[FileReport]:
     """Read all bytes of each file. Return one report for each file."""
-    verify = partial(_verify_split, store, record_type)
+    verify = partial(_verify_split, record_type)
     return merge_by_file(verify, _merge_findings, store, files, _LENIENT, compute_each)
 
 
@@ -457,7 +457,7 @@ def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
     )
 
 
-def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileReport:
+def _verify_split(record_type: RecordType, store: Store, split: Split) -> FileReport:
     total = Checksum()
     checked = replace(store, checksum=total)
     losses = Losses(_LENIENT.damage)

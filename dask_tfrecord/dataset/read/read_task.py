@@ -153,8 +153,7 @@ class Partition(PlannedPartition):
         if not self.store.is_remote or len(self.splits) < 2:
             yield self
             return
-        splits = (split for split in reads.decoded if self.known_count(split) is None)
-        ranges = [one for split in splits if (one := split.stored_range) is not None]
+        ranges = [split.stored_range for split in reads.decoded if self.known_count(split) is None]
         with self.store.reading_ahead(ranges) as store:
             yield replace(self, store=store)
 

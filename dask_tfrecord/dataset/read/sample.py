@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 def merge_by_file(
-    function: Callable[[Split], Result],
+    function: Callable[[Store, Split], Result],
     merge: Callable[[Result, Result], Result],
     store: Store,
     files: FileList,
@@ -55,7 +55,7 @@ def merge_by_file(
         at: blocks[file.path] for at, file in zip(large.tolist(), infos, strict=True) if file.path in blocks
     }
     partitions = plan_partitions(once, known, blocksize=TASK_BYTES)
-    results = compute_each(partial(_call_each, function), partitions)
+    results = compute_each(partial(_call_each, function, store), partitions)
     merged: dict[str, Result] = {}
     for splits, of_splits in zip(partitions, results, strict=True):
         for split, result in zip(splits, of_splits, strict=True):
@@ -65,8 +65,11 @@ def merge_by_file(
 
 
 @redact_errors
-def _call_each(function: Callable[[Split], Result], splits: Sequence[Split]) -> list[Result]:
-    return [function(split) for split in splits]
+def _call_each(
+    function: Callable[[Store, Split], Result], store: Store, splits: Sequence[Split]
+) -> list[Result]:
+    with store.reading_ahead([split.stored_range for split in splits]) as ahead:
+        return [function(ahead, split) for split in splits]
 
 
 # The sample contains records of at most this many files, and at most this many records of each file. All
@@ -136,8 +139,9 @@ def sample_all(
 def _sample_splits(
     store: Store, options: ReadOptions, record_type: AskedType, splits: Sequence[Split]
 ) -> Sample:
-    sample = partial(sample_split, store, options=options, record_type=record_type)
-    return _merged(map(sample, splits), record_type, options)
+    with store.reading_ahead([split.stored_range for split in splits]) as ahead:
+        sample = partial(sample_split, ahead, options=options, record_type=record_type)
+        return _merged(map(sample, splits), record_type, options)
 
 
 def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOptions) -> Sample:

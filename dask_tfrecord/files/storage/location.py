@@ -67,6 +67,8 @@ class Location:
     block_cache: BlockCache | None = field(default=None, compare=False)
     # The requests for files that are opened next, in the ``with`` block of `reading_ahead`.
     ahead: ReadAhead | None = field(default=None, compare=False)
+    # True if most callers read only the start of a file, so that few requests are sent ahead.
+    is_sparing: bool = field(default=False, compare=False)
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
@@ -328,23 +330,25 @@ class Location:
     def _open_range(self, wanted: ByteRange, expected: ExpectedFile) -> RemoteRange:
         found = None if self.ahead is None else self.ahead.open(wanted)
         if found is None:
-            ahead = ReadAhead(self.fs, [wanted], self.counts or RequestCounts(), self.block_cache)
+            counts = self.counts or RequestCounts()
+            ahead = ReadAhead(self.fs, [wanted], counts, self.block_cache, is_sparing=self.is_sparing)
             found = ahead.open(wanted)
         assert found is not None
         found.expected = expected
         return found
 
     @contextmanager
-    def reading_ahead(self, ranges: Sequence[ByteRange]) -> Iterator[Self]:
+    def reading_ahead(self, ranges: Sequence[ByteRange | None]) -> Iterator[Self]:
         """Yield a store whose `open` finds the next of these ranges already requested.
 
-        ``ranges`` lists what will be opened, in order. On exit, the requests for other ranges are cancelled.
+        ``ranges`` lists what will be opened, in order. Unknown ranges are None, and are requested when they
+        are opened. On exit, the requests for ranges that were not opened are cancelled.
         """
-        is_cached = self.cache is not None
-        if len(ranges) < 2 or is_cached or self.ahead is not None or not has_range_requests(self.fs):
+        if len(ranges) < 2 or self.ahead or self.cache is not None or not has_range_requests(self.fs):
             yield self
             return
-        with ReadAhead(self.fs, ranges, self.counts or RequestCounts(), self.block_cache) as ahead:
+        known = [one for one in ranges if one is not None and one.start < one.stop]
+        with ReadAhead(self.fs, known, self.counts or RequestCounts(), self.block_cache) as ahead:
             yield replace(self, ahead=ahead)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:

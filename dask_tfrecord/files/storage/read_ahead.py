@@ -38,12 +38,14 @@ _SIZES = (1 << 18, 1 << 20, 1 << 21, 1 << 22)
 # the first rows should not wait for the connections of the others.
 _FIRST_BYTES = sum(_SIZES) + BLOCK_BYTES
 
-# A shorter range is read with one request.
-_ONE_REQUEST = 1 << 20
+# A range of at most this size is read with one request, for example a block of a file, which has little more
+# than 1 MiB.
+_ONE_REQUEST = 3 << 19
 
-# A reader has at least about this many requests in flight. If many readers share the budget, requests are
-# smaller, but have at least `_ONE_REQUEST` bytes.
+# A reader has at least about this many requests in flight. If many readers share the budget, the requests are
+# smaller, but have at least `_SMALLEST` bytes.
 _FEWEST = 4
+_SMALLEST = 1 << 20
 
 
 class _Budget:
@@ -228,7 +230,7 @@ class RemoteRange:
         if self._first is None and not is_same(answer.stamp, self._stamp):  # the first bytes were cached
             expected.check(self._look())
         self._first, self._stamp, self._ahead.is_answered = first, answer.stamp, True
-        if not answer.is_range and (piece.first > 0 or answer.size != len(answer.data)):
+        if not answer.is_range and (piece.first > 0 or piece.stop < self.wanted.stop):
             raise ValueError("the server sends no ranges")
         if len(answer.data) > piece.last - piece.first:
             problem = "the server sends more bytes than were requested"
@@ -261,7 +263,7 @@ class ReadAhead:
     """The requests for ranges that one reader reads one after the other, in this order.
 
     `open` returns one of the ranges. A range that is not opened costs at most what is in flight. On exit, all
-    requests are cancelled.
+    requests are cancelled. If ``is_sparing`` is True, never more is in flight than before the first read.
     """
 
     def __init__(
@@ -270,6 +272,8 @@ class ReadAhead:
         ranges: Iterable[ByteRange],
         counts: RequestCounts,
         cache: BlockCache | None,
+        *,
+        is_sparing: bool = False,
     ) -> None:
         self.fs, self.counts, self.cache = fs, counts, cache
         self._budget, self._limit = _BUDGET, _BUDGET.limit()
@@ -278,6 +282,7 @@ class ReadAhead:
         # A web server that sends no ranges would send the whole file for each request.
         self._must_ask_first = "http" in protocols_of(fs)
         self.is_answered = False
+        self._is_sparing = is_sparing
         self._is_closed = False
         self._opened: list[RemoteRange] = []
         self._ranges = deque(RemoteRange(self, one) for one in ranges)
@@ -314,15 +319,14 @@ class ReadAhead:
 
     def _send(self, one: RemoteRange, *, always: bool) -> bool:
         share = self._limit // self._budget.readers
-        stop = one.next_stop(
-            min(_SIZES[min(self._sent, len(_SIZES) - 1)], max(_ONE_REQUEST, share // _FEWEST))
-        )
+        most_of_share = max(_SMALLEST, share // _FEWEST)
+        stop = one.next_stop(min(_SIZES[min(self._sent, len(_SIZES) - 1)], most_of_share))
         size = stop - one.at
         if not always:
+            is_first = self._is_sparing or not self._read
             most = 1 if self._must_ask_first and not self.is_answered else MOST_REQUESTS
-            if self._requests >= most or self._bytes + size > (
-                share if self._read else min(share, _FIRST_BYTES)
-            ):
+            most_bytes = min(share, _FIRST_BYTES) if is_first else share
+            if self._requests >= most or self._bytes + size > most_bytes:
                 return False
         if not self._budget.take(size, None if always else self._limit):
             return False
@@ -357,5 +361,7 @@ class ReadAhead:
         self._is_closed = True
         for one in (*self._ranges, *self._opened):
             one.close()
+        self._ranges.clear()
+        self._unsent.clear()
         if self._budget.is_of_this_process:
             self._budget.add_readers(-1)

@@ -14,13 +14,21 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from damaged_files import framed_bytes
 from servers import LinkedStore
 
 from dask_tfrecord import FileChangedError
+from dask_tfrecord.codec import scan
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.inference import sample_split
+from dask_tfrecord.files.record_file import RecordFile
+from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import read_ahead
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.range_requests import ByteRange, RequestCounts
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import WINDOW_BYTES
 
 MIB = 1 << 20
 CONTENT = np.random.default_rng(0).bytes(9 * MIB + 5)
@@ -82,7 +90,8 @@ def test_a_file_is_read_in_two_trips_without_a_head(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "requests"), [(0, 1, 1), (7, MIB + 7, 1), (7, MIB + 8, 2), (3 * MIB + 1, None, 4)]
+    ("start", "stop", "requests"),
+    [(0, 1, 1), (7, 3 * MIB // 2 + 7, 1), (7, 3 * MIB // 2 + 8, 2), (3 * MIB + 1, None, 4)],
 )
 def test_a_short_range_takes_one_request(place: Place, start: int, stop: int | None, requests: int) -> None:
     with place.link.recording() as traffic:
@@ -152,6 +161,28 @@ def test_an_early_end_cancels_the_requests_in_flight(place: Place, error: type[B
                 raise error
         assert not pending(place)
     assert [request.left for request in traffic.of("GET")].count(True) == 3
+
+
+def test_records_are_decoded_while_most_of_the_file_is_on_its_way(place: Place) -> None:
+    content = framed_bytes(b"record") * 400_000
+    place.fs.pipe_file(place.path, content)
+    file = RecordFile(place.store, Split(FileInfo(place.path, len(content))), ReadOptions())
+    with place.link.holding(lambda request: request.range[0] > 0):  # type: ignore[index]
+        chunks = file.run(scan, early=True)
+        first = bytes(next(chunks).data)
+    assert len(first) > 1 << 17
+    assert first + b"".join(bytes(chunk.data) for chunk in chunks) == content
+
+
+def test_a_sample_is_as_large_as_on_a_local_disk_and_requests_little_more(place: Place) -> None:
+    record = framed_bytes(b"record" * 100)
+    content = record * (30 * MIB // len(record))
+    place.fs.pipe_file(place.path, content)
+    split = Split(FileInfo(place.path, len(content)))
+    with place.link.recording() as traffic:
+        sample = sample_split(place.store, split, options=ReadOptions(), record_type="infer", limit=100_000)
+    assert 0 <= WINDOW_BYTES - sample.records * len(record) < len(record)
+    assert sum(stop - start for start, stop in (one.range for one in traffic)) < 3 * WINDOW_BYTES  # type: ignore[misc]
 
 
 def test_many_small_files_are_requested_before_they_are_opened(place: Place) -> None:
