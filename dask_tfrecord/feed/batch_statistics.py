@@ -138,6 +138,23 @@ class Counters:
             if message:
                 logger.info("%s", message)
 
+    def add_read_batch(self, rows: int, start: float, cpu: float) -> None:
+        """Count a batch that was requested at the time ``start``, and that the calling thread has read.
+
+        ``cpu`` is the CPU time of the thread since then. Several threads may read batches at the same time,
+        so no message says how long the program waited.
+        """
+        now = perf_counter()
+        with self._lock:
+            self._begun = start if self._begun is None else self._begun
+            self._batches += 1
+            self._rows += rows
+            self._seconds = now - self._begun
+            self._waited += now - start
+            self.without_data += max(0.0, now - start - cpu)
+            self._read += max(0.0, now - start - cpu)
+            self._decoded += cpu
+
     def statistics(self) -> BatchStatistics:
         ready = sum(one.nbytes for one in list(self.ahead) if one.rows.done())
         requests = self.requests

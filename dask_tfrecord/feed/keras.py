@@ -13,6 +13,7 @@ from dask_tfrecord.arguments import TableKeywords
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
+from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.epoch_order import stream
 from dask_tfrecord.feed.numpy_columns import (
     Array,
@@ -129,6 +130,11 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         check_fill_of_lists(self._fill_nulls, self.table.schema)
         check_label(label, self.table.schema)
         self._set_order()
+
+    @property
+    def statistics(self) -> BatchStatistics:
+        """What the batches have cost so far in this process, as `RecordTable.statistics` describes it."""
+        return self.table.statistics
 
     def __len__(self) -> int:
         return -(-len(self.table) // self._batch_size)

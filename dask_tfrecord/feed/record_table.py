@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import perf_counter, thread_time
 from typing import Any, SupportsIndex, Unpack, get_args, overload
 
 import numpy as np
@@ -26,6 +27,7 @@ from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork, with_cache
+from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.epoch_order import (
     Order,
@@ -202,9 +204,16 @@ class RecordTable:
         self.schema = self._schema.arrow
         self._process = os.getpid()
         self._local = threading.local()
+        self._begin_counting(self._dataset)
+
+    def _begin_counting(self, dataset: ReadPlan) -> None:
+        self._counters = Counters()
+        if dataset.store.is_remote:
+            dataset = replace(dataset, store=replace(dataset.store, counts=self._counters.requests))
+        self._rows = self._rows.with_plan(dataset)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"schema", "_process", "_local"}
+        made = {"schema", "_process", "_local", "_counters"}
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -219,6 +228,16 @@ class RecordTable:
     def version(self) -> int | None:
         """The version of the dataset, or None if the dataset has no snapshot."""
         return self._dataset.version
+
+    @property
+    def statistics(self) -> BatchStatistics:
+        """What the batches and single records have cost since the table was opened in this process.
+
+        ``batches`` counts the calls. The seconds are summed over the threads that read, so the waiting may
+        exceed ``seconds``. A table reads nothing ahead, so ``bytes_read`` and ``bytes_ready`` are 0.
+        """
+        self._follow_fork()
+        return self._counters.statistics()
 
     @property
     def fingerprint(self) -> str:
@@ -288,6 +307,12 @@ class RecordTable:
             If a file of another tool was rewritten, or a file that must be read was removed. If the data of a
             rewritten file are in memory, the error may come up to one second late.
         """
+        start, cpu = perf_counter(), thread_time()
+        found = self._batch(indices)
+        self._counters.add_read_batch(found.num_rows, start, thread_time() - cpu)
+        return found
+
+    def _batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
         numbers = self._rows.numbers(indices)
         if self._dataset.options.damage.skips:
             self._follow_fork()
@@ -432,6 +457,7 @@ class RecordTable:
         """Read one record. Unlike `batch`, this method does not sort or group record indices."""
         if self._dataset.options.damage.skips or self._columns is not None:
             return self.batch([index])
+        start, cpu = perf_counter(), thread_time()
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1
         self._follow_fork()
@@ -439,7 +465,9 @@ class RecordTable:
             self._dataset, [(unit, np.array([row - self._firsts[unit]]))]
         )
         places = np.array([[0, offsets[at], offsets[at + 1]]])
-        return self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
+        found = self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
+        self._counters.add_read_batch(1, start, thread_time() - cpu)
+        return found
 
     def _read(self, wanted: Numbers) -> pa.RecordBatch:
         """Read records by index. ``wanted`` must contain one or more indices."""
@@ -497,6 +525,6 @@ class RecordTable:
         last.
         """
         if os.getpid() != self._process:
-            self._rows = self._rows.with_plan(usable_after_fork(self._dataset))
+            self._begin_counting(usable_after_fork(self._dataset))
             self._buffers = self._buffers.usable_after_fork()
             self._process = os.getpid()

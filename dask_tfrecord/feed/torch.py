@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from types import FrameType
 from typing import Any, TypeAlias, Unpack, cast, get_args
 
@@ -33,6 +32,7 @@ from dask_tfrecord.feed.numpy_columns import (
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
 from dask_tfrecord.feed.worker_messages import for_message
+from dask_tfrecord.feed.worker_statistics import WorkerStatistics
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.logical_types import is_binary, value_type
@@ -114,11 +114,6 @@ _Position: TypeAlias = tuple[int, list[State] | None]
 
 # The largest number of DataLoader workers that can continue from a state.
 _MAX_WORKERS = 1 << 12
-
-# The largest number of DataLoader workers whose statistics are counted.
-_COUNTED_WORKERS = 1 << 7
-
-_FIGURES = [field.name for field in fields(BatchStatistics)]
 
 
 class TFRecordBatches(IterableDataset[Any]):
@@ -240,12 +235,11 @@ class TFRecordBatches(IterableDataset[Any]):
         if convert is not None and fill_nulls:
             problem = "fill_nulls= has no effect with convert=, which receives the nulls"
             raise TFRecordError(problem, "call to_tensors(batch, fill_nulls) in the function")
-        # This process and the DataLoader workers share this memory. The four shared values are the epoch of
-        # the last `set_epoch` call, the number of `set_epoch` calls, the number of iterations that began in
-        # workers, and the number of workers of the last of these iterations.
-        self._shared = torch.zeros(4, dtype=torch.int64).share_memory_()
-        # Shared memory with the statistics of each worker, a row for each worker id.
-        self._figures = torch.zeros(_COUNTED_WORKERS, len(_FIGURES), dtype=torch.float64).share_memory_()
+        # This process and the DataLoader workers share this memory. The three shared values are the epoch of
+        # the last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began
+        # in workers.
+        self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
+        self._workers = WorkerStatistics()
         self._seen = 0  # The number of `set_epoch` calls that this process has taken into account.
         self._chosen: int | None = None  # The epoch that the last `set_epoch` call chose.
         # The number of iterations that began in workers before the last iteration in this process.
@@ -282,7 +276,7 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def _follow(self) -> None:
         """Adopt the epoch of the last `set_epoch` call, which may have run in another process."""
-        epoch, calls = self._shared[:2].tolist()
+        epoch, calls, _ = self._shared.tolist()
         if calls != self._seen:
             self._epoch, self._chosen, self._seen, self._unused = epoch, epoch, calls, None
             if self._batches is not None and self._batches.is_closed and not self._ended:
@@ -297,17 +291,7 @@ class TFRecordBatches(IterableDataset[Any]):
         """
         if self._elsewhere == self._shared[2]:
             return BatchStatistics() if self._batches is None else self._batches.statistics
-        workers = self._figures[: int(self._shared[3])].sum(dim=0).tolist()
-        kinds = (type(getattr(BatchStatistics, name)) for name in _FIGURES)
-        return BatchStatistics(*(kind(value) for kind, value in zip(kinds, workers, strict=True)))
-
-    def _count(self, batches: Batches) -> None:
-        """Tell the process of the training loop the statistics of this worker."""
-        info = get_worker_info()
-        if info is not None and info.id < _COUNTED_WORKERS:
-            found = batches.statistics
-            values = [getattr(found, name) for name in _FIGURES]
-            self._figures[info.id] = torch.tensor(values, dtype=torch.float64)
+        return self._workers.total()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iteration as a JSON-compatible dict.
@@ -349,7 +333,7 @@ class TFRecordBatches(IterableDataset[Any]):
         A restarted program calls `set_epoch` again: for the resumed epoch, or for the first epoch of the run.
         ``goes_on`` is True if the epoch of the state continues.
         """
-        epoch, calls = self._shared[:2].tolist()
+        epoch, calls, _ = self._shared.tolist()
         of_run, of_this = epoch == loaded["chosen"], epoch == loaded["batches"][0]["epoch"]
         is_repeated = of_run or of_this if goes_on else of_run and not of_this
         return calls != self._seen and not is_repeated
@@ -411,8 +395,7 @@ class TFRecordBatches(IterableDataset[Any]):
         self._unused = epoch if is_after_end else None
         if info is not None:
             self._shared[2] += 1
-            self._shared[3] = info.num_workers
-            self._count(batches)
+            self._workers.put(batches.statistics)
         else:
             self._elsewhere = int(self._shared[2])
         return self._elements(batches)
@@ -423,7 +406,7 @@ class TFRecordBatches(IterableDataset[Any]):
             return None
         positions = self._loaded["batches"]
         resumed = positions[0]["epoch"]
-        epoch, calls = self._shared[:2].tolist()
+        epoch, calls, _ = self._shared.tolist()
         # A worker that has finished an epoch must not begin the next epoch before all workers have finished.
         goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
         if calls != self._seen and not self._is_chosen_anew(self._loaded, goes_on):
@@ -459,7 +442,8 @@ class TFRecordBatches(IterableDataset[Any]):
         with batches, suppress(StopIteration):
             while True:
                 element = for_message(batches.next_element(self._element))
-                self._count(batches)
+                if get_worker_info() is not None:
+                    self._workers.put(batches.statistics)
                 yield element
         if self._batches is batches:
             self._ended = True
@@ -530,19 +514,33 @@ class TFRecordTable(Dataset[Any]):
         self.table = RecordTable(path, columns, **read)
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
         check_fill_of_lists(self._fill_nulls, self.table.schema)
+        self._workers = WorkerStatistics()
 
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
+    def statistics(self) -> BatchStatistics:
+        """What the batches have cost so far: the sum over this process and its newest DataLoader workers.
+
+        `RecordTable.statistics` describes the values.
+        """
+        return self.table.statistics + self._workers.total()
+
     @calling(__init__)
     def __getitem__(self, index: int) -> Tensors:
-        batch = self.table.batch([index])
-        return {name: values[0] for name, values in to_tensors(batch, self._fill_nulls).items()}
+        return {name: values[0] for name, values in self._batch([index]).items()}
 
     @calling(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
         """Return the tensors of a whole batch of records, given the record indices."""
-        return _Collated(to_tensors(self.table.batch(indices), self._fill_nulls))
+        return _Collated(self._batch(indices))
+
+    def _batch(self, indices: Sequence[int]) -> Tensors:
+        tensors = to_tensors(self.table.batch(indices), self._fill_nulls)
+        if get_worker_info() is not None:
+            self._workers.put(self.table.statistics)
+        return tensors
 
     @staticmethod
     def collate(batch: Any) -> Tensors:

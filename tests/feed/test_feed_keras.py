@@ -39,6 +39,12 @@ def test_a_py_dataset_has_the_order_of_its_epoch_and_of_blocks(dataset: str) -> 
         batches.on_epoch_end()
 
 
+def test_statistics_count_the_batches(dataset: str) -> None:
+    batches = TFRecordPyDataset(dataset, 10, "x")
+    rows = sum(len(batches[index]) for index in range(2))
+    assert (batches.statistics.batches, batches.statistics.rows) == (2, rows)
+
+
 def test_a_resumed_fit_is_the_uninterrupted_fit(dataset: str) -> None:
     def fit(*runs: tuple[int, int]) -> Any:
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])

@@ -25,6 +25,7 @@ import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.feed import record_buffers
 from dask_tfrecord.feed import record_table as module
+from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
 from dask_tfrecord.feed.record_table import RecordTable
@@ -106,6 +107,18 @@ def test_threads_share_a_table(dataset: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(look, range(40)))
+
+
+def test_statistics_count_the_batches_of_all_threads(dataset: str) -> None:
+    table = RecordTable(dataset)
+    assert table.statistics == BatchStatistics()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(table.batch, [range(5)] * 20))
+    table[3]
+    found = table.statistics
+    assert (found.batches, found.rows) == (21, 101)
+    assert found.seconds_without_data + found.seconds_decoded > 0
+    assert pickle.loads(pickle.dumps(table)).statistics == BatchStatistics()
 
 
 def test_a_table_pickles_with_its_offsets(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:

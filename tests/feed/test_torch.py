@@ -1,6 +1,6 @@
 """PyTorch: every row once across workers and ranks, resuming with any numbers of these, tensors.
 
-Modules: feed.torch, feed.resume_position.
+Modules: feed.torch, feed.resume_position, feed.worker_statistics.
 """
 
 import json
@@ -423,6 +423,19 @@ def test_statistics_are_those_of_all_workers(rows_of_50: str, name: str) -> None
             assert 0 < found.seconds_waited <= found.seconds
             assert found.bytes_read > 0
             assert isinstance(found.bytes_read, int)
+
+
+def test_statistics_of_a_table_are_those_of_its_workers(rows_of_50: str) -> None:
+    table = TFRecordTable(rows_of_50)
+    assert table.statistics == BatchStatistics()
+    for workers in (3, 2):
+        ids(DataLoader(table, 10, collate_fn=table.collate, num_workers=workers))
+        found = table.statistics
+        assert (found.batches, found.rows) == (5, 50)
+        assert found.seconds_waited > 0
+    ids(DataLoader(table, 10, collate_fn=table.collate))
+    assert table[3]["id"] == 3
+    assert (table.statistics.batches, table.statistics.rows) == (11, 101)
 
 
 def test_statistics_begin_anew_with_each_iteration(rows_of_50: str) -> None:
