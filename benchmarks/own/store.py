@@ -133,7 +133,8 @@ class Transfers(SlowStore):
 
     def read(self, name: str, threads: int = 1, **how: Any) -> None:
         with dask.config.set(scheduler="threads", num_workers=threads):
-            ddf = dask_tfrecord.read_tfrecord(f"s3://bucket/{name}", storage_options=self.slow, **how)
+            how = how or {"storage_options": self.slow}
+            ddf = dask_tfrecord.read_tfrecord(f"s3://bucket/{name}", **how)
             compute_and_drop(ddf)
 
     def read_parquet(self, name: str, threads: int = 1, *, arrow: bool = False) -> None:
@@ -157,6 +158,11 @@ class Transfers(SlowStore):
     def write(self) -> None:
         with dask.config.set(scheduler="threads", num_workers=1):
             dask_tfrecord.to_tfrecord(self.one, self.new(), storage_options=self.slow)
+
+    def write_parquet(self) -> None:
+        with dask.config.set(scheduler="threads", num_workers=1):
+            how = {"compression": None, "write_index": False}
+            self.one.to_parquet(f"{self.new()}.parquet", storage_options=self.slow, **how)
 
     def write_bytes(self, content: bytes) -> None:
         self.plain.pipe_file(self.new(), content, chunksize=PART, max_concurrency=AT_ONCE)

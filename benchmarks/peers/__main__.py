@@ -28,6 +28,7 @@ SUITES = {
     "feeds": (*FEEDS, *(f"{name} gzip" for name in FEEDS)),
     "columns": ("images", "tabular"),
     "queries": ("tabular",),
+    "store": ("transfers", "feeds", "alone"),
 }
 
 

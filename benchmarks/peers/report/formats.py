@@ -19,6 +19,13 @@ PAGES = {
         "A cell has the processor time on TFRecord and on Parquet in milliseconds, then the Arrow bytes\n"
         "that the query decoded from TFRecord, and the number of TFRecord files that the query opened.",
     ),
+    "store": (
+        "store.md",
+        "# A remote store behind a slow link",
+        "A request takes 30 ms longer than the server needs, and a connection carries 8 MB in a second.\n"
+        "A cell of the first table has the seconds and the MB/s of a job. Compare the figures of a line\n"
+        "with each other: the times depend on the machine, on which the server and the link run, too.",
+    ),
 }
 
 
