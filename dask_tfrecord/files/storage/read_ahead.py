@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from threading import Lock
 from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 from fsspec import AbstractFileSystem
 
@@ -49,33 +50,49 @@ _SMALLEST = 1 << 20
 
 
 class _Budget:
-    """The bytes that the readers of this process have in flight: requested, and not yet consumed."""
+    """The bytes that the readers of this process have in flight: requested, and not yet consumed.
+
+    The bytes of a reader go when it ends, even if an interrupt came between a request and its count.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._pid = os.getpid()
-        self._used = self.readers = 0
+        self._bytes: WeakKeyDictionary[ReadAhead, int] = WeakKeyDictionary()
         self.limit: Callable[[], int] = lambda: 1 << 26
 
     @property
     def is_of_this_process(self) -> bool:
         return self._pid == os.getpid()
 
-    def add_readers(self, count: int) -> None:
-        with self._lock:
-            self.readers += count
+    @property
+    def readers(self) -> int:
+        return len(self._bytes)
 
-    def take(self, size: int, limit: int | None) -> bool:
+    @property
+    def used(self) -> int:
+        return sum(self._bytes.values())
+
+    def add(self, reader: "ReadAhead") -> None:
+        with self._lock:
+            self._bytes[reader] = 0
+
+    def remove(self, reader: "ReadAhead") -> None:
+        with self._lock:
+            self._bytes.pop(reader, None)
+
+    def take(self, reader: "ReadAhead", size: int, limit: int | None) -> bool:
         """Count ``size`` bytes as in flight. Return False if more than ``limit`` bytes would be in flight."""
         with self._lock:
-            if limit is not None and self._used + size > limit:
+            if limit is not None and self.used + size > limit:
                 return False
-            self._used += size
+            self._bytes[reader] = self._bytes.get(reader, 0) + size
             return True
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, reader: "ReadAhead", size: int) -> None:
         with self._lock:
-            self._used -= size
+            if reader in self._bytes:
+                self._bytes[reader] -= size
 
 
 _BUDGET = _Budget()
@@ -287,7 +304,7 @@ class ReadAhead:
         self._opened: list[RemoteRange] = []
         self._ranges = deque(RemoteRange(self, one) for one in ranges)
         self._unsent = self._ranges.copy()
-        self._budget.add_readers(1)
+        self._budget.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -328,7 +345,7 @@ class ReadAhead:
             most_bytes = min(share, _FIRST_BYTES) if is_first else share
             if self._requests >= most or self._bytes + size > most_bytes:
                 return False
-        if not self._budget.take(size, None if always else self._limit):
+        if not self._budget.take(self, size, None if always else self._limit):
             return False
         self._bytes += size
         self._sent += 1
@@ -341,7 +358,7 @@ class ReadAhead:
         self._requests -= requests
         self._read += requests
         if self._budget.is_of_this_process:
-            self._budget.give_back(size)
+            self._budget.give_back(self, size)
 
     def cancel(self, found: Any) -> None:
         # The event loop of a parent process does not exist in a forked one.
@@ -364,4 +381,4 @@ class ReadAhead:
         self._ranges.clear()
         self._unsent.clear()
         if self._budget.is_of_this_process:
-            self._budget.add_readers(-1)
+            self._budget.remove(self)

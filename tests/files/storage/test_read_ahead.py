@@ -63,7 +63,7 @@ class Place:
 def place(linked: LinkedStore) -> Iterator[Place]:
     found = Place(linked)
     yield found
-    assert read_ahead._BUDGET._used == read_ahead._BUDGET.readers == 0
+    assert read_ahead._BUDGET.used == read_ahead._BUDGET.readers == 0
     assert not pending(found)
 
 
