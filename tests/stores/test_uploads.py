@@ -1,6 +1,6 @@
 """Uploads to S3: their parts travel at the same time, and a file appears as a whole or not at all.
 
-Modules: files.storage.uploading, files.storage.store, files.file_writer.
+Modules: files.storage.uploading, files.storage.uploads, files.storage.store, files.file_writer.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ import pytest
 import s3fs
 from faults import FaultError, Faults, faulty_requests
 from servers import LinkedStore
-from store_link import Kind
+from store_link import Kind, Traffic
 
-from dask_tfrecord import to_tfrecord
+from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage import uploading
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import unfinished_uploads
@@ -219,3 +219,38 @@ def test_files_of_one_task_are_finished_at_once(linked: LinkedStore, past: Store
         to_tfrecord(frame, f"s3://{past.root}", partition_on="key", storage_options=linked.options)
     uploaded = traffic.of("PUT", "part-")
     assert (len(uploaded), uploaded.trips, uploaded.at_once) == (10, 1, 10)
+
+
+def test_a_column_file_travels_beside_its_data_file(linked: LinkedStore, past: Store) -> None:
+    frame, options = pd.DataFrame({"n": range(30)}), {"storage_options": linked.options}
+    place = f"s3://{past.root}"
+    with linked.link.recording(rounds=True) as traffic:
+        to_tfrecord(frame, place, columnar="scalars", **options)
+        to_tfrecord(frame, place, append=True, **options)
+        open_dataset(place, **options).compact()
+    names = ("part-", "columns/")
+    uploaded = Traffic(one for one in traffic if one.body and any(name in one.path for name in names))
+    assert (len(uploaded), uploaded.trips) == (6, 3)
+    assert read_tfrecord(place, **options)["n"].compute().tolist() == [*range(30), *range(30)]
+
+
+def test_cleanup_aborts_the_upload_of_a_killed_write(
+    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, past: Store
+) -> None:
+    async def stay(_: object) -> None:
+        """Leave the parts in the store, as a killed process does."""
+
+    monkeypatch.setattr(uploading._ParallelUploader, "_abort", stay)
+    place, options = f"s3://{past.root}", {"storage_options": linked.direct}
+    to_tfrecord(pd.DataFrame({"x": [b"old"]}), place, **options)
+    large = pd.DataFrame({"x": [CONTENT[:PART], CONTENT[:PART]]})
+    with (
+        faulty_requests(s3fs.S3FileSystem, "_call_s3", Faults(7)),
+        pytest.raises(FaultError),
+        dask.config.set(scheduler="sync"),
+    ):
+        to_tfrecord(large, place, append=True, **options)
+    [upload] = unfinished_uploads(past)
+    assert past.relative(upload.path) in open_dataset(place, **options).cleanup(older_than="0s")
+    assert unfinished_uploads(past) == []
+    assert read_tfrecord(place, **options)["x"].compute().tolist() == [b"old"]

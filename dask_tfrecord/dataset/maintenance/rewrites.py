@@ -114,6 +114,13 @@ def write_again(
     The name of the new file contains ``number`` and ``count``. ``is_removed``, a mask of the records to leave
     out, may be passed only with a single source.
     """
+    with run.store.finishing_together() as store:
+        return _write_again(replace(run, store=store), number, count, sources, is_removed)
+
+
+def _write_again(
+    run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None
+) -> FileEntry:
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
     attempt = "" if run.store.stages_files else run.begin_attempt()
