@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
+from servers import LinkedStore
+from store_link import Traffic
 from stored_rows import ROWS, SCHEMA, check, foreign, write
 
+from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files import file_writer
@@ -256,3 +260,16 @@ def test_blocks_with_other_numbers_of_records_are_refused(tmp_path: Path) -> Non
     inside = Block(source.blocks[2].offset + 1, source.blocks[2].content + 1, source.blocks[2].record)
     with pytest.raises(CorruptRecordError):
         removed(tmp_path, replace(source, blocks=(*lie[:2], inside, *lie[3:])), MASKS["last"], None)
+
+
+def test_small_remote_files_are_requested_at_once(linked: LinkedStore) -> None:
+    place = linked.new_place()
+    for number in range(5):
+        frame = pd.DataFrame({"n": [number]})
+        to_tfrecord(frame, place, append=number > 0, compression="gzip", storage_options=linked.options)
+    with linked.link.recording(rounds=True) as traffic:
+        open_dataset(place, storage_options=linked.options).compact()
+    read = Traffic(traffic.of("GET", "part-")[1:])  # the first one tells the codec
+    assert (len(read), read.trips) == (5, 1)
+    rows = read_tfrecord(place, storage_options=linked.direct)["n"].compute()
+    assert sorted(rows) == [*range(5)]
