@@ -161,6 +161,61 @@ def test_epochs_of_one_dataset_without_a_snapshot_read_no_byte_twice(
         assert (traffic.bytes_read > 0) == (expected > 0)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # blockcache never closes its copy
+@pytest.mark.parametrize("cache", ["filecache", "simplecache", "blockcache"])
+def test_workers_share_a_cache_of_fsspec(
+    cache: str, places: dict[str, str], linked: LinkedStore, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    from dask_tfrecord.feed.torch import TFRecordBatches
+
+    options = {"s3": linked.options, cache: {"cache_storage": str(tmp_path)}}
+    batches = TFRecordBatches(
+        f"{cache}::{places['gzip']}", 500, ["id"], shuffle=True, storage_options=options
+    )
+    loader = DataLoader(batches, None, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        assert sorted(value for batch in loader for value in batch["id"].tolist()) == [*range(ROWS)]
+
+
+def _keras(url: str, **keywords: Any) -> list[int]:
+    pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    batches = TFRecordPyDataset(url, 500, ["id"], **keywords)
+    return [value for number in range(len(batches)) for value in batches[number]["id"].tolist()]
+
+
+def _tensorflow(url: str, **keywords: Any) -> list[int]:
+    pytest.importorskip("tensorflow")
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    return [
+        value for batch in tensorflow_dataset(url, 500, "id", **keywords) for value in batch["id"].numpy()
+    ]
+
+
+def _torch_table(url: str, **keywords: Any) -> list[int]:
+    pytest.importorskip("torch")
+    from dask_tfrecord.feed.torch import TFRecordTable
+
+    table = TFRecordTable(url, "id", **keywords)
+    return [value for at in range(0, ROWS, 500) for value in table.__getitems__([*range(at, at + 500)])["id"]]
+
+
+@pytest.mark.parametrize("feed", [_keras, _tensorflow, _torch_table])
+def test_each_loader_has_a_cache(
+    feed: Callable[..., list[int]], places: dict[str, str], linked: LinkedStore, tmp_path: Path
+) -> None:
+    read: dict[str, Any] = {"cache": tmp_path, "cache_bytes": "1 GB", "storage_options": linked.options}
+    assert feed(places["gzip"], **read) == [*range(ROWS)]
+    with linked.link.recording() as traffic:
+        assert feed(places["gzip"], **read) == [*range(ROWS)]
+    assert _data(traffic) == 0
+
+
 def _rank(url: str, options: dict[str, Any], cache: Path, rank: int) -> None:
     batches = iter_batches(url, 500, shard=(rank, 2), shuffle=True, cache=cache, storage_options=options)
     assert len(set(_ids(batches))) == ROWS // 2

@@ -278,6 +278,15 @@ def test_used_bytes_are_measured_again_if_their_count_is_damaged(damage: str, tm
     assert len(_blocks(tmp_path)) >= 2
 
 
+def test_a_cache_without_a_limit_leaves_a_quarter_of_the_free_disk(tmp_path: Path) -> None:
+    caches = [BlockCache(str(tmp_path), None) for _ in range(2)]
+    assert caches[0].prepare()
+    caches[0].store(_key(caches[0]), 0, bytes(BLOCK_BYTES), None)
+    assert caches[1].prepare()
+    for cache in caches:  # other programs may use the disk meanwhile
+        assert 0 < cache.limit < shutil.disk_usage(tmp_path).total * 3 // 4
+
+
 def test_block_of_a_killed_process_is_removed_but_not_one_that_is_being_written(tmp_path: Path) -> None:
     cache, data = BlockCache(str(tmp_path), 2 * (BLOCK_BYTES + 4)), _content(0, BLOCK_BYTES)
     cache.store(_key(cache), 0, data, None)
