@@ -8,7 +8,7 @@ pieces and then copying the rows of each batch.
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -222,6 +222,10 @@ class DatasetSource:
     def read(self, piece: int, counts: RequestCounts | None = None) -> pa.Table:
         """Read the rows of one piece, and add the requests to a remote store to ``counts``."""
         return self._partition(piece, counts).read()
+
+    def stream(self, piece: int, counts: RequestCounts | None = None) -> Iterable[pa.Table]:
+        """Yield the rows that `read` returns, in tables of a few MiB, as they arrive."""
+        return self._partition(piece, counts).stream()
 
     def read_encoded(
         self, piece: int, allocate: Allocate, counts: RequestCounts | None = None

@@ -156,7 +156,7 @@ class Counters:
             self._decoded += cpu
 
     def statistics(self) -> BatchStatistics:
-        ready = sum(one.nbytes for one in list(self.ahead) if one.rows.done())
+        ready = sum(one.nbytes for one in list(self.ahead))
         requests = self.requests
         with self._lock:
             return BatchStatistics(

@@ -124,17 +124,9 @@ def iter_batches(
         How far threads read ahead: the number of blocks or partitions, or their size in memory, such as
         "256 MiB". By default, threads read 2 blocks ahead, or 64 MiB from a remote store, and more until the
         next shuffle buffer is complete, up to 256 MiB. Up to 16 threads read from a remote store at the same
-        time, and each of them needs a connection. 2 threads read local files and partitions. ``prefetch=n``
-        limits the number of threads to ``n`` instead of 2. With ``prefetch=0``, the calling thread reads the
-        data.
-    cache : str or path-like, optional
-        A directory on a local disk. The blocks of remote files that were read are kept there, so that later
-        epochs read them from the disk. All processes of a machine may share the directory, which is created
-        if it does not exist. If the disk is full, or if the directory cannot be written to, a warning says
-        so, and the rows are read from the store.
-    cache_bytes : int or str, optional
-        The largest number of bytes in ``cache``, such as "200 GB". The blocks that were not used for the
-        longest time are removed. By default, the limit is three quarters of the free bytes of the disk.
+        time, each with one or several requests. The requests of a process use up to 32 connections to S3. 2
+        threads read local files and partitions. ``prefetch=n`` limits the number of threads to ``n`` instead.
+        With ``prefetch=0``, the calling thread reads the data.
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
@@ -440,8 +432,11 @@ def _pieces(
             yield rows
             del rows
         return
-    depth = Depth.of(plan.prefetch, plan.source.is_remote)
-    yield from LookAhead(read, slices, order, depth, counters).pieces()
+    source, stream = plan.source, None
+    if source.is_remote and order.seed is None and isinstance(source, DatasetSource):
+        stream = partial(source.stream, counts=counters.requests)
+    depth = Depth.of(plan.prefetch, source.is_remote)
+    yield from LookAhead(read, slices, order, depth, counters, stream).pieces()
 
 
 def _in_order(reader: RecordReader | None, order: Order, window: Window[Any]) -> pa.Table | ShuffleWindow:

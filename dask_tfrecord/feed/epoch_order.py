@@ -427,8 +427,15 @@ class Order:
         raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
     def windows(self, spans: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
-        """Divide spans into windows. For each slice of the spans, ``pieces`` yields the slice or its rows."""
+        """Divide spans into windows. For each slice of the spans, ``pieces`` yields the slice or its rows.
+
+        If the rows are counted and not shuffled, ``pieces`` may yield the rows of a slice in parts. Each part
+        is a window.
+        """
         for number, span in enumerate(spans, 1):
+            if self.seed is None and self.is_counted:
+                yield from self._parts(span, spans[number:], pieces)
+                continue
             slices = self.slices(span)
             found: list[Piece] = []
             count, size, start = 0, 0, span.start
@@ -451,6 +458,16 @@ class Order:
                 if first < last:
                     yield Window(rest, found, count, first, last, following)
                 found, count, size, start = [], 0, 0, stop
+
+    def _parts(self, span: Span, others: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
+        start = span.start
+        while start < span.stop and (part := next(pieces, None)) is not None:
+            count, stop = part.num_rows, start + part.num_rows
+            following = [*([Span(stop, span.stop)] if stop < span.stop else []), *others]
+            if count:
+                yield Window(Span(start, stop), [part], count, 0, count, following)
+            del part
+            start = stop
 
     def rows(self, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
         """Return the row indices of ``spans`` in the order of the epoch.

@@ -5,9 +5,10 @@ pieces, or by their size in memory. The number of threads does not depend on thi
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter, thread_time
 from typing import Generic, NamedTuple
@@ -56,19 +57,22 @@ class Depth(NamedTuple):
 class _Ahead(Generic[Rows]):
     """A piece that is being read, or that is ready.
 
-    ``cost`` is the size that the limit counts, and an estimate until the piece is ready. ``nbytes`` is the
-    size in memory.
+    ``cost`` is the size that the limit counts. ``cost`` and ``num_rows`` are estimates until the piece is
+    ready. ``nbytes`` is the size in memory of the rows that are ready and were not taken. Each item in
+    ``found`` is rows, None or an error, and True for the last item of the piece.
     """
 
     def __init__(self, piece: Slice, cost: int) -> None:
-        self.piece, self.cost, self.nbytes, self.num_rows = piece, cost, 0, piece.num_rows
-        self.rows: Future[Rows] = Future()
+        self.piece, self.cost, self.num_rows = piece, cost, piece.num_rows
+        self.nbytes = self.all_bytes = self.all_rows = 0
+        self.found: SimpleQueue[tuple[Rows | BaseException | None, bool]] = SimpleQueue()
 
 
 class LookAhead(Generic[Rows]):
     """Read slices in threads, and return their rows in order.
 
-    ``read_piece`` reads a whole piece. Several threads call it at the same time.
+    ``read_piece`` reads a whole piece. Several threads call it at the same time. If ``stream_piece`` is
+    passed, it is called instead, and the rows of a slice are returned in parts, as they arrive.
     """
 
     def __init__(
@@ -78,8 +82,10 @@ class LookAhead(Generic[Rows]):
         order: Order,
         depth: Depth,
         counters: Counters,
+        stream_piece: Callable[[int], Iterable[Rows]] | None = None,
     ) -> None:
         self._read_piece: Callable[[int], Rows] = read_piece
+        self._stream_piece: Callable[[int], Iterable[Rows]] | None = stream_piece
         self._slices, self._order = slices, order
         self._depth, self._counters = depth, counters
         self._lock = Lock()
@@ -95,7 +101,12 @@ class LookAhead(Generic[Rows]):
     def pieces(self) -> Generator[Rows, None, None]:
         try:
             for _ in self._slices:
-                yield self._take()
+                is_last = False
+                while not is_last:
+                    rows, is_last = self._take()
+                    if rows is not None:
+                        yield rows
+                    del rows
         finally:
             self.close()
 
@@ -106,22 +117,27 @@ class LookAhead(Generic[Rows]):
         self._ahead.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self) -> Rows:
-        """Wait for the first piece, and return its rows."""
+    def _take(self) -> tuple[Rows | None, bool]:
+        """Wait for rows of the first piece, and return them, with True if they are the last ones."""
         self._begin_pieces()
         first = self._ahead[0]
         start = perf_counter()
         try:
-            rows = first.rows.result()
+            rows, is_last = first.found.get()
         finally:
             self._counters.without_data += perf_counter() - start
+        if isinstance(rows, BaseException):
+            raise rows
         with self._lock:
-            self._ahead.popleft()
-            self._cost -= first.cost
-            self._num_rows -= first.num_rows
+            first.nbytes -= 0 if rows is None else rows.nbytes
+            if is_last:
+                self._ahead.popleft()
+                self._cost -= first.cost
+                self._num_rows -= first.num_rows
         del first
-        self._begin_pieces()
-        return rows
+        if is_last:
+            self._begin_pieces()
+        return rows, is_last
 
     def _begin_pieces(self) -> None:
         """Start as many threads as may read now. Only the thread that takes the pieces starts others."""
@@ -163,28 +179,57 @@ class LookAhead(Generic[Rows]):
             one = self._read_one(one)
 
     def _read_one(self, one: _Ahead[Rows]) -> _Ahead[Rows] | None:
+        stored = self._order.stored_size(one.piece)
         try:
-            rows = read_counted(
-                self._read_piece, one.piece, self._order.stored_size(one.piece), self._counters
-            )
+            if self._stream_piece is not None:
+                self._stream(self._stream_piece, one, stored)
+                return self._finish(one, None)
+            rows = read_counted(self._read_piece, one.piece, stored, self._counters)
         except BaseException as error:
             return self._finish(one, error)
         return self._finish(one, rows)
 
-    def _finish(self, one: _Ahead[Rows], found: Rows | BaseException) -> _Ahead[Rows] | None:
-        """Make a piece ready, and return the next piece that the same thread reads."""
+    def _stream(
+        self, stream_piece: Callable[[int], Iterable[Rows]], one: _Ahead[Rows], stored: int | None
+    ) -> None:
+        """Make the rows of a piece ready as they arrive."""
+        start, cpu, nbytes = perf_counter(), thread_time(), 0
+        left, wanted = one.piece.start, one.piece.num_rows
+        for rows in stream_piece(one.piece.piece):
+            part = rows.slice(left, max(0, min(wanted, rows.num_rows - left)))
+            left, wanted = max(0, left - rows.num_rows), wanted - part.num_rows
+            nbytes += part.nbytes
+            with self._lock:
+                self._add(one, part, is_last=False)
+            del rows, part
+            if self._is_closed:
+                break
+        self._counters.add_piece(
+            perf_counter() - start, thread_time() - cpu, nbytes if stored is None else stored
+        )
+
+    def _add(self, one: _Ahead[Rows], rows: Rows, *, is_last: bool) -> None:
+        """Make rows of a piece ready. Call this method with the lock."""
+        one.nbytes += rows.nbytes
+        one.all_bytes += rows.nbytes
+        one.all_rows += rows.num_rows
+        one.found.put((rows, is_last))
+
+    def _finish(self, one: _Ahead[Rows], found: Rows | BaseException | None) -> _Ahead[Rows] | None:
+        """Make the last rows of a piece ready, and return the next piece that the same thread reads."""
         with self._lock:
-            if isinstance(found, BaseException):
-                one.rows.set_exception(found)
+            if found is None or isinstance(found, BaseException):
+                one.found.put((found, True))
             else:
+                self._add(one, found, is_last=True)
+            if not isinstance(found, BaseException):
                 stored = self._order.stored_size(one.piece)
-                cost = max(found.nbytes, int(_LEAST_RATIO * (stored or 0)))
+                cost = max(one.all_bytes, int(_LEAST_RATIO * (stored or 0)))
                 self._cost += cost - one.cost
-                self._num_rows += found.num_rows - one.num_rows
-                self._in_memory += found.nbytes
+                self._num_rows += one.all_rows - one.num_rows
+                one.cost, one.num_rows = cost, one.all_rows
+                self._in_memory += one.all_bytes
                 self._in_files += stored or 1
-                one.cost, one.nbytes, one.num_rows = cost, found.nbytes, found.num_rows
-                one.rows.set_result(found)
             following = None if _is_exiting() else self._next_piece()
             self._running -= following is None
             return following

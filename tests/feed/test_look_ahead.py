@@ -251,12 +251,22 @@ def test_waiting_is_logged(
     assert "the program waited for batches in" in caplog.text
 
 
-def test_bytes_ready_are_those_of_the_blocks_ahead(path: str) -> None:
+def test_bytes_ready_are_those_of_the_blocks_ahead(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish, read, is_ready = LookAhead._finish, [], Event()
+
+    def recorded(look: LookAhead[Any], one: Any, rows: Any) -> Any:
+        read.append(rows.nbytes)
+        following = finish(look, one, rows)
+        if len(read) == 5:
+            is_ready.set()
+        return following
+
+    monkeypatch.setattr(LookAhead, "_finish", recorded)
     batches = iter_batches(path, 1, prefetch=4, shuffle=True, shuffle_buffer=1)
     next(batches)
-    pieces = batches._counters.ahead
-    assert [one.rows.exception(60) for one in list(pieces)] == [None] * 4
-    assert batches.statistics.bytes_ready == sum(one.rows.result().nbytes for one in pieces) > 0
+    assert is_ready.wait(60)
+    assert 0 < batches.statistics.bytes_ready == sum(one.all_bytes for one in batches._counters.ahead)
+    assert batches.statistics.bytes_ready < sum(read)
     batches.close()
     assert batches.statistics.bytes_ready == 0
 
@@ -311,3 +321,38 @@ def test_statistics_count_repeated_requests(remote: str, linked: LinkedStore) ->
     assert sum(batch.num_rows for batch in batches) == ROWS
     assert linked.link.disarm()
     assert batches.statistics.retries == 1
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
+def test_rows_that_arrive_in_parts_are_those_of_whole_blocks(
+    remote: str, linked: LinkedStore, shard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = DatasetSource.stream
+
+    def small_parts(source: DatasetSource, piece: int, counts: Any) -> Iterator[pa.Table]:
+        for rows in original(source, piece, counts):
+            yield from (rows.slice(at, 7) for at in range(0, rows.num_rows, 7))
+
+    monkeypatch.setattr(DatasetSource, "stream", small_parts)
+    how: dict[str, Any] = {"storage_options": linked.direct, "shard": shard}
+    expected = list(iter_batches(remote, 90, prefetch=0, **how))
+    batches = iter_batches(remote, 90, **how)
+    found = [(batch, json.loads(json.dumps(batches.state))) for batch in batches]
+    assert [batch for batch, _ in found] == expected
+    assert len(list(iter_batches(remote, batch_mode="auto", **how))) > 2 * len(batches._order.pieces)
+    for at in (0, len(found) // 2):
+        assert list(iter_batches(remote, 90, start=found[at][1], **how)) == expected[at + 1 :]
+
+
+def test_an_error_in_a_part_follows_the_parts_before_it() -> None:
+    def stream(piece: int) -> Iterator[pa.Table]:
+        yield pa.table({"x": [10 * piece + at for at in range(4)]})
+        if piece == 2:
+            raise OSError("lost")
+        yield pa.table({"x": [10 * piece + at for at in range(4, 8)]})
+
+    look, found = ahead(lambda piece: pa.table({}), 5, 3), []
+    look._stream_piece = stream
+    with pytest.raises(OSError, match="lost"):
+        found.extend(value for rows in look.pieces() for value in rows["x"].to_pylist())
+    assert found == [*range(8), *range(10, 18), *range(20, 24)]
