@@ -145,7 +145,7 @@ class RemoteRange:
         self.expected: ExpectedFile | None = None
         self._stamp = wanted.stamp
         self._held = 0  # the number of bytes that the last read has returned
-        self._first: Answer | None = None
+        self._found: str | None = None  # the ETag of the first answer
         cache = ahead.cache
         self._key = None
         if cache is not None:
@@ -166,21 +166,21 @@ class RemoteRange:
         end = -(-(self.at + size) // BLOCK_BYTES) * BLOCK_BYTES
         return stop if stop - end < BLOCK_BYTES else end
 
-    def send(self, stop: int) -> int:
-        """Request the bytes up to ``stop`` that the cache lacks. Return the number of new pieces."""
+    def send(self, stop: int) -> None:
+        """Request the bytes up to ``stop`` that the cache lacks."""
         start, self.at = self.at, stop
-        cache, before = self._ahead.cache, len(self.pieces)
+        cache = self._ahead.cache
         if self._key is None or cache is None:
             self.pieces.append(_Piece(start, stop, start, stop, self._request(start, stop)))
-            return 1
+            return
         for part in cache.find(self._key, start, stop):
             last = part.stop if self.wanted.size is None else min(part.stop, self.wanted.size)
             found: Any = self._request(part.start, last) if part.data is None else part.data
             self.pieces.append(_Piece(max(start, part.start), min(stop, last), part.start, last, found))
-        return len(self.pieces) - before
 
     def _request(self, start: int, stop: int) -> "Future[Answer]":
         wanted = self.wanted._replace(start=start, stop=stop, stamp=self._stamp)
+        self._ahead.requests += 1
         return request(self._ahead.fs, wanted, self._ahead.counts)
 
     @property
@@ -190,14 +190,14 @@ class RemoteRange:
         if not isinstance(found, Future):  # the name of a block in the cache includes the stamp of the file
             return {}
         try:
-            self._first = answer = wait(found, self._ahead.counts)
+            answer = wait(found, self._ahead.counts)
         except ReplacedError:
             # Request the range again, whatever the ETag of the file is now.
             self._give_up()
             self._key, self._stamp, self.at = None, "", self.wanted.start
             self._ahead.send(self)
             return self._look()
-        self._ahead.is_answered = True
+        self._ahead.is_answered, self._found = True, answer.stamp
         stamp = self.wanted.stamp
         if stamp and not is_same(answer.stamp, stamp):  # only the listings of this store may have this stamp
             self._key = None
@@ -216,8 +216,7 @@ class RemoteRange:
             if not self.pieces:
                 return b""
             piece = self.pieces.popleft()
-            self._held = piece.stop - piece.start
-            self._ahead.give_back(0, requests=1)
+            self._held, self._ahead.is_read = piece.stop - piece.start, True
             return self._content(piece)
         # Even after KeyboardInterrupt, nobody waits for the other requests.
         except BaseException as error:
@@ -229,6 +228,7 @@ class RemoteRange:
     def _content(self, piece: _Piece) -> Any:
         counts, data = self._ahead.counts, piece.found
         if isinstance(data, Future):
+            self._ahead.requests -= 1
             data = self._checked(piece, wait(data, counts))
         else:
             counts.add(cached_bytes=piece.stop - piece.start)
@@ -239,14 +239,15 @@ class RemoteRange:
 
     def _checked(self, piece: _Piece, answer: Answer) -> bytes:
         """Check that an answer belongs to the same file as the first answer, and return its bytes."""
-        expected, first = self.expected, self._first or answer
+        expected, found = self.expected, self._found
         assert expected is not None
         expected.check_size({"size": answer.size})
-        if not is_same(answer.stamp, first.stamp):
-            raise rewritten(expected.path)
-        if self._first is None and not is_same(answer.stamp, self._stamp):  # the first bytes were cached
+        if found is None and not is_same(answer.stamp, self._stamp):  # the first bytes were cached
             expected.check(self._look())
-        self._first, self._stamp, self._ahead.is_answered = first, answer.stamp, True
+        if found and answer.stamp and not is_same(answer.stamp, found):
+            raise rewritten(expected.path)
+        self._found = self._stamp = found or answer.stamp
+        self._ahead.is_answered = True
         if not answer.is_range and (piece.first > 0 or piece.stop < self.wanted.stop):
             raise ValueError("the server sends no ranges")
         if len(answer.data) > piece.last - piece.first:
@@ -265,8 +266,9 @@ class RemoteRange:
         self.at = self.wanted.stop
         while self.pieces:
             piece = self.pieces.popleft()
-            self._ahead.cancel(piece.found)
-            self._ahead.give_back(piece.stop - piece.start, requests=1)
+            self._ahead.give_back(piece.stop - piece.start)
+            if isinstance(piece.found, Future):
+                self._ahead.cancel(piece.found)
 
     def close(self) -> None:
         self._give_up()
@@ -294,8 +296,9 @@ class ReadAhead:
     ) -> None:
         self.fs, self.counts, self.cache = fs, counts, cache
         self._budget, self._limit = _BUDGET, _BUDGET.limit()
-        self._bytes = self._requests = 0  # in flight
-        self._sent = self._read = 0  # the number of requests that were sent, and that were read
+        self._bytes = self.requests = 0  # in flight
+        self._sent = 0  # the number of times that a request was sent
+        self.is_read = False  # True after the first read
         # A web server that sends no ranges would send the whole file for each request.
         self._must_ask_first = "http" in protocols_of(fs)
         self.is_answered = False
@@ -335,34 +338,34 @@ class ReadAhead:
                 return
 
     def _send(self, one: RemoteRange, *, always: bool) -> bool:
-        share = self._limit // self._budget.readers
+        share = self._limit // max(1, self._budget.readers)
         most_of_share = max(_SMALLEST, share // _FEWEST)
         stop = one.next_stop(min(_SIZES[min(self._sent, len(_SIZES) - 1)], most_of_share))
         size = stop - one.at
         if not always:
-            is_first = self._is_sparing or not self._read
+            # Bytes of the cache are read at once, so they only take memory if they are read early.
+            is_cached = bool(one.pieces) and not isinstance(one.pieces[-1].found, Future)
+            is_little = self._is_sparing or not self.is_read or is_cached
             most = 1 if self._must_ask_first and not self.is_answered else MOST_REQUESTS
-            most_bytes = min(share, _FIRST_BYTES) if is_first else share
-            if self._requests >= most or self._bytes + size > most_bytes:
+            most_bytes = min(share, _FIRST_BYTES) if is_little else share
+            if self.requests >= most or self._bytes + size > most_bytes:
                 return False
         if not self._budget.take(self, size, None if always else self._limit):
             return False
         self._bytes += size
         self._sent += 1
-        self._requests += one.send(stop)
+        one.send(stop)
         return True
 
-    def give_back(self, size: int, *, requests: int = 0) -> None:
-        """Say that bytes were consumed, and how many requests were answered."""
+    def give_back(self, size: int) -> None:
+        """Say that bytes were consumed, or are no longer wanted."""
         self._bytes -= size
-        self._requests -= requests
-        self._read += requests
         if self._budget.is_of_this_process:
             self._budget.give_back(self, size)
 
-    def cancel(self, found: Any) -> None:
-        # The event loop of a parent process does not exist in a forked one.
-        if isinstance(found, Future) and self._budget.is_of_this_process:
+    def cancel(self, found: "Future[Answer]") -> None:
+        self.requests -= 1
+        if self._budget.is_of_this_process:  # a forked process has no event loop of its parent
             found.cancel()
 
     def closed(self, one: RemoteRange) -> None:
