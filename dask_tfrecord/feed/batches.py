@@ -123,9 +123,10 @@ def iter_batches(
     prefetch : int or str, optional
         How far threads read ahead: the number of blocks or partitions, or their size in memory, such as
         "256 MiB". By default, threads read 2 blocks ahead, or 64 MiB from a remote store, and more until the
-        next shuffle buffer is complete, up to 256 MiB. Up to 16 threads read from a remote store at the same
-        time, each with one or several requests. The requests of a process use up to 32 connections to S3. 2
-        threads read local files and partitions. ``prefetch=n`` limits the number of threads to ``n`` instead.
+        next shuffle buffer is complete, up to 256 MiB. If the buffers of local files take less than 32 MiB,
+        the default is 2 blocks. Up to 16 threads read from a remote store at the same time, each with one or
+        several requests. The requests of a process use up to 32 connections to S3. 2 threads read local files
+        and partitions. ``prefetch=n`` limits the number of threads to ``n`` instead.
         With ``prefetch=0``, the calling thread reads the data.
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
@@ -435,7 +436,7 @@ def _pieces(
     source, stream = plan.source, None
     if source.is_remote and order.seed is None and isinstance(source, DatasetSource):
         stream = partial(source.stream, counts=counters.requests)
-    depth = Depth.of(plan.prefetch, source.is_remote)
+    depth = Depth.of(plan.prefetch, source.is_remote, order)
     yield from LookAhead(read, slices, order, depth, counters, stream).pieces()
 
 

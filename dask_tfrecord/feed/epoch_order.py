@@ -387,6 +387,12 @@ class Order:
         stored = sum(int(self.sizes[one.piece]) for one in window)
         return len(window) >= _GROUP_BLOCKS or stored >= _GROUP_BYTES
 
+    def window_bytes(self) -> int:
+        """Estimate the stored size of a complete window, or return `WINDOW_BYTES` if it is unknown."""
+        if self.is_grouped or self.sizes is None or self.seed is None:
+            return _GROUP_BYTES if self.is_grouped else WINDOW_BYTES
+        return int(self.sizes.sum()) * self.buffer // max(1, int(self.ends[-1]))
+
     def begin_small(self, spans: list[Span]) -> list[Span]:
         """Divide the first span, so that the first windows are small, and the first batch comes early.
 

@@ -24,6 +24,10 @@ _LOCAL_THREADS = 2
 # Pieces of this size keep the connections to a remote store busy.
 _REMOTE_BYTES = 1 << 26
 
+# A smaller window of local files is not read while the window before it is used: the records would leave the
+# caches of the processor, and reading them takes little time.
+_LOCAL_WINDOW = 1 << 25
+
 # A piece may take much less memory than its stored size, for example if few columns are read. The limit of
 # the size counts each piece with at least this fraction of its stored size.
 _LEAST_RATIO = 1 / 8
@@ -45,13 +49,15 @@ class Depth(NamedTuple):
     threads: int
 
     @classmethod
-    def of(cls, prefetch: Prefetch, is_remote: bool) -> "Depth":
+    def of(cls, prefetch: Prefetch, is_remote: bool, order: Order) -> "Depth":
         threads = _REMOTE_THREADS if is_remote else _LOCAL_THREADS
         if prefetch.pieces is not None:
             return cls(prefetch.pieces, 0, 0, min(prefetch.pieces, _REMOTE_THREADS))
         if prefetch.nbytes is not None:
             return cls(1, prefetch.nbytes, 0, threads)
-        return cls(2, _REMOTE_BYTES if is_remote else 0, WINDOW_BYTES, threads)
+        if is_remote:
+            return cls(2, _REMOTE_BYTES, WINDOW_BYTES, threads)
+        return cls(2, 0, WINDOW_BYTES if order.window_bytes() > _LOCAL_WINDOW else 0, threads)
 
 
 class _Ahead(Generic[Rows]):

@@ -45,6 +45,7 @@ def small_blocks() -> Iterator[None]:
         patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
         for module in (epoch_order, look_ahead):
             patch.setattr(module, "WINDOW_BYTES", 1 << 14)
+        patch.setattr(look_ahead, "_LOCAL_WINDOW", 1 << 8)
         yield
 
 
@@ -105,7 +106,7 @@ def ahead(
     rows = [8] * count
     order = make_order(count, rows, None, 0, sizes=None if sizes is None else np.full(count, sizes))
     slices = order.slices(order.every_row)
-    return LookAhead(read, slices, order, Depth.of(Prefetch.of(prefetch), is_remote), Counters())
+    return LookAhead(read, slices, order, Depth.of(Prefetch.of(prefetch), is_remote, order), Counters())
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,20 @@ def test_the_first_windows_are_small_and_begin_at_blocks() -> None:
         make_order(400, None, 3, 0, buffer=65_536),
     ):
         assert other.begin_small([other.every_row]) == [other.every_row]
+
+
+@pytest.mark.parametrize(
+    ("size", "buffer", "is_grouped", "bytes_ahead"),
+    [(1 << 20, 65_536, False, True), (1 << 10, 1_000, False, False), (1 << 20, 1, True, False)],
+)
+def test_only_large_windows_of_local_files_are_read_ahead(
+    size: int, buffer: int, is_grouped: bool, bytes_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look_ahead, "_LOCAL_WINDOW", 1 << 25)
+    sizes = np.full(400, size)
+    order = make_order(400, [10] * 400, 3, 0, buffer=buffer, sizes=sizes, is_grouped=is_grouped)
+    assert bool(Depth.of(Prefetch(), False, order).window_bytes) == bytes_ahead
+    assert Depth.of(Prefetch(), True, order).window_bytes
 
 
 def test_windows_that_follow_each_other_are_merged() -> None:
