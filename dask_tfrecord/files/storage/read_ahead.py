@@ -186,23 +186,32 @@ class RemoteRange:
     @property
     def details(self) -> Info:
         self._ahead.send(self)
-        found = self.pieces[0].found
-        if not isinstance(found, Future):  # the name of a block in the cache includes the stamp of the file
+        stamp = self.wanted.stamp
+        # The name of a block in the cache includes the stamp of the file. If the store has another file now,
+        # the first answer says so before bytes of the cache are used.
+        first, *others = (piece.found for piece in self.pieces)
+        found = next((one for one in (first, *others) if isinstance(one, Future)), None)
+        if found is None or (found is not first and not stamp):
             return {}
         try:
             answer = wait(found, self._ahead.counts)
         except ReplacedError:
             # Request the range again, whatever the ETag of the file is now.
-            self._give_up()
-            self._key, self._stamp, self.at = None, "", self.wanted.start
-            self._ahead.send(self)
+            self._begin_again()
             return self._look()
         self._ahead.is_answered, self._found = True, answer.stamp
-        stamp = self.wanted.stamp
         if stamp and not is_same(answer.stamp, stamp):  # only the listings of this store may have this stamp
+            now = {**self._look(), "size": answer.size}
+            if found is not first:
+                self._begin_again()
             self._key = None
-            return {**self._look(), "size": answer.size}
+            return now
         return {"size": answer.size, "ETag": stamp or answer.stamp}
+
+    def _begin_again(self) -> None:
+        self._give_up()
+        self._key, self._stamp, self._found, self.at = None, "", None, self.wanted.start
+        self._ahead.send(self)
 
     def _look(self) -> Info:
         assert self.expected is not None

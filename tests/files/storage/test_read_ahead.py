@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -25,6 +26,7 @@ from dask_tfrecord.files.inference import sample_split
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import read_ahead
+from dask_tfrecord.files.storage.block_cache import BlockCache
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.range_requests import ByteRange, RequestCounts
 from dask_tfrecord.files.storage.store import Store
@@ -143,6 +145,19 @@ def test_a_file_with_another_stamp_is_read_only_if_the_caller_compares_its_conte
         assert reader.peek(MIB) == CONTENT[:MIB]
     with pytest.raises(FileChangedError, match="was rewritten"):
         place.store.read_ranges([ByteRange(place.path, 0, 9, '"other"')])
+
+
+def test_a_file_that_is_uploaded_again_is_read_without_its_blocks_in_the_cache(
+    place: Place, tmp_path: Path
+) -> None:
+    cached, stamp = replace(place.store, block_cache=BlockCache(str(tmp_path), 1 << 30)), place.stamp
+    assert place.read(0, MIB, stamp, store=cached) == CONTENT[:MIB]
+    place.fs.pipe_file(place.path, CONTENT[::-1])
+    with pytest.raises(FileChangedError, match="was rewritten"):
+        place.read(0, None, stamp, store=cached)
+    with cached.open(place.path, len(CONTENT), 0, None, stamp, may_be_restamped=True) as reader:
+        assert reader.is_restamped
+        assert reader.peek(2 * MIB) == CONTENT[::-1][: 2 * MIB]
 
 
 @pytest.mark.parametrize("size", [len(CONTENT) - 1, len(CONTENT) + 1])
