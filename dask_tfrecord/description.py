@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
 from dask_tfrecord.files.storage.file_list import FileList, statistics_name
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.range_requests import ByteRange
+from dask_tfrecord.files.storage.range_requests import MOST_REQUESTS, ByteRange
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
@@ -390,7 +390,8 @@ class Explanation:
     partitions : list of list of SplitReport
         What the task of each partition reads from each data file. A `SplitReport` has the attributes
         ``file``, ``read``, ``rule``, ``stored_bytes``, ``data_bytes``, ``column_bytes``, ``rows``,
-        ``column_file`` and ``files``.
+        ``column_file``, ``files`` and ``requests``, which is about how many requests the task sends to a
+        remote store.
     left_out : list of SplitReport
         The files that no task opens, because none of their records can be in the result.
     """
@@ -400,7 +401,9 @@ class Explanation:
 
     @property
     def totals(self) -> dict[str, int]:
-        """The numbers of opened, unopened and left-out files, and the numbers of stored and read bytes."""
+        """The numbers of opened, unopened and left-out files, the numbers of stored and read bytes, and about
+        how many requests all tasks send to a remote store.
+        """
         files = [report for of_task in self.partitions for report in of_task]
         return {
             "files_opened": len({report.file for report in files if report.data_bytes}),
@@ -410,6 +413,7 @@ class Explanation:
             "stored_bytes": sum(report.stored_bytes for report in [*files, *self.left_out]),
             "data_bytes": sum(report.data_bytes for report in files),
             "column_bytes": sum(report.column_bytes for report in files),
+            "requests": sum(report.requests for report in files),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -443,7 +447,15 @@ class Explanation:
     def _ends(self) -> list[str]:
         """The lines below the table: the number of files not listed, and a summary."""
         more = sum(map(len, [*self.partitions, self.left_out])) - _MOST_LINES
-        return [*([f"and {counted(more, 'more file')}"] if more > 0 else []), _summary(self.totals)]
+        ends = [*([f"and {counted(more, 'more file')}"] if more > 0 else []), _summary(self.totals)]
+        of_tasks = [sum(report.requests for report in of_task) for of_task in self.partitions]
+        if most := max(of_tasks, default=0):
+            every, tasks = counted(sum(of_tasks), "request"), counted(sum(map(bool, of_tasks)), "task")
+            ends.append(
+                f"about {every} to the store in {tasks}, up to {most:,} in a task, of which up to "
+                f"{min(most, MOST_REQUESTS)} are sent at once"
+            )
+        return ends
 
 
 def _cells(report: SplitReport, start: int) -> tuple[str, ...]:

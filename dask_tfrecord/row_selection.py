@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.read_task import Partition, read_each
 from dask_tfrecord.errors import TFRecordError, literal
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -45,9 +45,6 @@ BLOCK_BYTES = 1 << 18
 # One task reads at most this many blocks. A selection of at most this many blocks is read in the calling
 # process.
 _BLOCKS_PER_TASK = 16
-
-# A task reads blocks of at most this many stored bytes at once, or one larger block.
-_BYTES_AT_ONCE = 1 << 25
 
 
 class NumberedRows:
@@ -227,20 +224,7 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
 
 @redact_errors
 def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]]:
-    return _each(_passing, [(partition,) for partition in partitions])
-
-
-def _each(read: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> list[Result]:
-    """Call ``read`` with each tuple of arguments, the first of which is a partition.
-
-    On a remote store, up to `_BYTES_AT_ONCE` bytes of the partitions are read at once.
-    """
-    found: list[Result] = []
-    ends = np.cumsum([sum(split.stored_bytes for split in partition.splits) for partition, *_ in calls])
-    while (at := len(found)) < len(calls):
-        stop = max(at + 1, int(np.searchsorted(ends, ends[at] + _BYTES_AT_ONCE)))
-        found += calls[at][0].store.for_each(lambda call: read(*call), calls[at:stop])
-    return found
+    return read_each(_passing, [(partition,) for partition in partitions])
 
 
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
@@ -262,14 +246,14 @@ def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
     """Return the records that pass the filters, as one mask for each run of adjacent splits in ``parts``.
     The splits of a run are read together.
     """
-    return _each(_passing, [(_joined(run),) for run in _runs(parts)])
+    return read_each(_passing, [(_joined(run),) for run in _runs(parts)])
 
 
 @redact_errors
 def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
     """Read the requested rows of ``parts``, in order. Adjacent splits of a file are read together."""
     calls = [(_joined(run), *_rows_of_run(run)) for run in _runs(parts)]
-    return _each(Partition.read_records, calls)
+    return read_each(Partition.read_records, calls)
 
 
 def _runs(parts: Sequence[Part]) -> list[list[Part]]:

@@ -10,12 +10,14 @@ nothing about datasets.
 import io
 import json
 import logging
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -74,6 +76,19 @@ _RUN_ROWS = 1 << 20
 _MOST_READERS = 64
 
 
+# Threads that need the same footer wait until one of them has read it.
+_LOADING = [Lock() for _ in range(64)]
+
+
+def _renew_locks() -> None:
+    _LOADING[:] = [Lock() for _ in _LOADING]
+
+
+# In a forked process, no thread would release a lock that a thread of the parent held.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 class _DataFile(NamedTuple):
     """What the footer of a column file stores about one data file.
 
@@ -121,8 +136,9 @@ class ColumnFileReader:
     def _load(self) -> None:
         """Read the footer once. If the store fails, the next call reads the footer again."""
         if not self._is_known:
-            with self.doubts():
-                self._read_footer()
+            with _LOADING[hash(self._path) % len(_LOADING)], self.doubts():
+                if not self._is_known:
+                    self._read_footer()
 
     def stores(self, schema: Schema) -> bool:
         """Return True if a schema has columns and the column file stores the features of all of them."""
@@ -327,13 +343,17 @@ class StoredRows:
         return ((start, stop, read(columns, start, stop)) for start, stop in runs)
 
     def stored_bytes(self, schema: Schema | None, start: int, stop: int) -> int:
-        """Return the number of bytes that `read` reads.
+        """Return the number of bytes of `spans`."""
+        return sum(end - begin for begin, end in self.spans(schema, start, stop))
 
-        If ``schema`` is None, return the number of bytes that `offsets` reads.
+    def spans(self, schema: Schema | None, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the ranges of the column file that `read` reads.
+
+        If ``schema`` is None, return the ranges that `offsets` reads.
         """
         names = [OFFSET] if schema is None else [column.name for column in schema.columns]
         _, groups = self.file.groups_of(self.first + start, self.first + stop)
-        return sum(end - begin for begin, end in self.reader.spans(groups, names))
+        return self.reader.spans(groups, names)
 
 
 def all_chunks(metadata: pq.FileMetaData) -> list[ColumnChunk]:

@@ -142,8 +142,7 @@ class Fetch(NamedTuple):
             replace(split, start=at[first], stop=at.get(last, split.stop))
             for first, last in zip(self.starts.tolist(), self.stops.tolist(), strict=True)
         ]
-        ranges = [one for part in parts if (one := part.stored_range) is not None]
-        with self.store.reading_ahead(ranges) as store:
+        with self.store.reading_ahead([part.stored_range for part in parts]) as store:
             ahead = replace(reader, store=store)
             for part in parts:
                 start, stop = part.start.record, part.stop

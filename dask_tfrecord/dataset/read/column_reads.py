@@ -5,6 +5,7 @@ are decoded.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -46,6 +47,10 @@ _SMALL_BYTES = 1 << 16
 
 # Reading a byte of lists from Parquet takes this many times as long as decoding a byte of records.
 _LIST_COST = 2
+
+# On a remote store, the column files of at most this many splits are read at once, and about this many bytes.
+_AHEAD_SPLITS = 16
+_AHEAD_BYTES = 1 << 24
 
 _UNUSABLE = "the column file is missing, damaged or describes other data"
 
@@ -91,14 +96,28 @@ class ColumnReads:
         self._reasons: dict[Split, str] = {}  # maps each split to the reason why its records must be decoded
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
-        for group in self.groups:
-            for split in group:
-                is_small = len(group) > 1 and content_bytes(split) < _SMALL_BYTES
-                found = problem or self._open(split, is_small)
-                if isinstance(found, str):
-                    self._reasons[split] = found
-                else:
-                    self._stored[split] = found
+
+        def opened(item: tuple[Split, bool]) -> StoredRows | str:
+            return problem or self._open(*item)
+
+        items = [
+            (split, len(group) > 1 and content_bytes(split) < _SMALL_BYTES)
+            for group in self.groups
+            for split in group
+        ]
+        are_remote = partition.store.is_remote and not problem
+        each = partition.store.for_each(opened, items) if are_remote else map(opened, items)
+        for (split, _), found in zip(items, each, strict=True):
+            if isinstance(found, str):
+                self._reasons[split] = found
+            else:
+                self._stored[split] = found
+        self._rest = iter(self._stored)
+        self._ahead: dict[Split, tuple[Choice, list[pa.Table | None]] | Exception] = {}
+
+    @property
+    def uses_column_files(self) -> bool:
+        return bool(self._stored)
 
     @property
     def decoded(self) -> list[Split]:
@@ -135,6 +154,40 @@ class ColumnReads:
             return Choice("some records", fetch.rule, rows, fetch=fetch)
         return Choice("all records", fetch.rule, fetch=fetch)
 
+    def choose_next(self, split: Split) -> Choice:
+        """Choose how to read a split, as `choose` does. The caller passes the splits in order, each once.
+
+        On a remote store, read the rows of this split and of the next splits at once.
+        """
+        if split in self._stored and split not in self._ahead and self._partition.store.is_remote:
+            self._read_next()
+        found = self._ahead.get(split) or self.choose(split)
+        if isinstance(found, Exception):
+            raise found
+        return found if isinstance(found, Choice) else found[0]
+
+    def _read_next(self) -> None:
+        """Read the rows of the next splits at once: several splits of at most `_AHEAD_BYTES` bytes together,
+        or one split, whose rows are read later.
+        """
+        splits, size = list[Split](), 0
+        for split in self._rest:
+            splits.append(split)
+            size += self._stored[split].stored_bytes(self._wanted, 0, self._stored[split].records)
+            if size > _AHEAD_BYTES or len(splits) == _AHEAD_SPLITS:
+                break
+
+        def read(split: Split) -> tuple[Choice, list[pa.Table | None]] | Exception:
+            try:
+                choice = self.choose(split)
+                return choice, [] if choice.source == "all records" else [*self.read(split, choice)]
+            except Exception as error:  # raised when the caller asks for the split
+                return error
+
+        if len(splits) > 1:
+            found = self._partition.store.for_each(read, splits)
+            self._ahead.update(zip(splits, found, strict=True))
+
     def possible(self, split: Split) -> Ints | None:
         """Return the indices of the rows in a split for which the partition's predicate may be true.
 
@@ -161,6 +214,10 @@ class ColumnReads:
         If the column file turns out to be unusable, the last yielded element is None. After None, the caller
         must decode the remaining rows of the split.
         """
+        ahead = self._ahead.pop(split, None)
+        if isinstance(ahead, tuple):
+            yield from ahead[1]
+            return
         if choice.fetch is not None:
             yield self._fetched(choice.fetch)
             return
@@ -179,16 +236,20 @@ class ColumnReads:
 
     def column_bytes(self, split: Split, choice: Choice) -> int:
         """Return the number of bytes of a split's column file that `possible`, `choose` and `read` load."""
+        return sum(stop - start for start, stop in self.column_spans(split, choice))
+
+    def column_spans(self, split: Split, choice: Choice) -> list[tuple[int, int]]:
+        """Return the ranges of a split's column file that `possible`, `choose` and `read` load."""
         stored = self._stored.get(split)
         if stored is None:
-            return 0
-        size = stored.stored_bytes
-        total = sum(count for *_, count in self._tested(stored, size))
+            return []
+        spans = [*chain.from_iterable(found for *_, found in self._tested(stored, stored.spans))]
         if choice.fetch is not None:
-            total += size(None, 0, stored.records)
+            spans += stored.spans(None, 0, stored.records)
         elif choice.source == "column file":
-            total += sum(count for *_, count in self._unread(stored, choice, size))
-        return total
+            unread = self._unread(stored, choice, stored.spans)
+            spans += chain.from_iterable(found for *_, found in unread)
+        return spans
 
     def _tested(
         self, stored: StoredRows, read: Callable[[Schema, int, int], _T]

@@ -4,10 +4,12 @@
 """
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +24,22 @@ from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.record_file import STREAM_BYTES, TABLE_BYTES, rows_without_columns
 from dask_tfrecord.files.selected_records import read_selected
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.read_ahead import requests_for
 
 logger = logging.getLogger(__name__)
 
 # If more than one in four records of a split is requested, decoding all records is faster than decoding only
 # the requested records.
 _DENSE = 4
+
+# On a remote store, the filters of at most this many groups of splits are evaluated before the records of the
+# first of them are read.
+_CHOSEN_AHEAD = 16
+
+# On a remote store, `read_each` reads partitions of at most this many stored bytes at once, or a larger one.
+_BYTES_AT_ONCE = 1 << 25
+
+Result = TypeVar("Result")
 
 
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
@@ -62,21 +74,22 @@ class Partition(PlannedPartition):
         """
         possible: list[Ints | None] = [None]
         if self.predicate is not None:
-            possible = [*map(ColumnReads(self, picks_rows=True).possible, self.splits)]
+            reads = ColumnReads(self, picks_rows=True)
+            possible = self.store.for_each(reads.possible, self.splits)
         if all(rows is None for rows in possible):
             return self.read(warn), None
-        tables, numbers, start = [], [], 0
-        for at, (split, rows) in enumerate(zip(self.splits, possible, strict=True)):
-            part = replace(self, splits=(split,), predicate=None)
+
+        def read(part: Partition, rows: Ints | None) -> pa.Table:
+            return part.read(warn) if rows is None else part.read_records(rows, part.splits[0].records or 0)
+
+        parts = [replace(self, splits=(split,), predicate=None) for split in self.splits]
+        tables = read_each(read, [*zip(parts, possible, strict=True)])
+        numbers, start = [], 0
+        for at, (split, table, rows) in enumerate(zip(self.splits, tables, possible, strict=True)):
             if self.row_ranges is not None:
                 start = self.row_ranges[at][0]
-            if rows is None:
-                tables.append(part.read(warn))
-                rows = np.arange(tables[-1].num_rows)
-            else:
-                tables.append(part.read_records(rows, split.records or 0))
-            numbers.append(start + rows)
-            start += split.records or len(rows)
+            numbers.append(start + (np.arange(table.num_rows) if rows is None else rows))
+            start += split.records or table.num_rows
         return pa.concat_tables(tables), np.concatenate(numbers)
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
@@ -133,9 +146,8 @@ class Partition(PlannedPartition):
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
         losses, reads = Losses(self.options.damage), ColumnReads(self)
         try:
-            with self._reading_ahead(reads) as partition:
-                for splits in reads.groups:
-                    choices = [reads.choose(split) for split in splits]
+            with closing(self._choices(reads)) as chosen:
+                for partition, splits, choices in chosen:
                     if all(one.source == "all records" for one in choices):
                         yield from partition._decoded(splits, losses, batch_bytes)
                         continue
@@ -147,13 +159,39 @@ class Partition(PlannedPartition):
             raise
         losses.finish(warn)
 
+    def _choices(
+        self, reads: ColumnReads
+    ) -> Generator[tuple["Partition", Sequence[Split], list[Choice]], None, None]:
+        """Yield the groups of splits with their choices, and a partition that reads a group's records.
+
+        On a remote store, this partition requests the records of the next groups while it decodes others. If
+        column files may exclude all rows of a split, some groups are chosen before the first of them is read.
+        """
+        is_known = self.filters is None or not reads.uses_column_files or not self.store.is_remote
+        step = len(reads.groups) if is_known else _CHOSEN_AHEAD
+        for first in range(0, len(reads.groups), max(1, step)):
+            groups = reads.groups[first : first + step]
+            choices: Iterator[list[Choice]] = (
+                [reads.choose_next(split) for split in group] for group in groups
+            )
+            decoded = reads.decoded
+            if not is_known:
+                found = [*choices]
+                pairs = zip(chain(*groups), chain(*found), strict=True)
+                decoded, choices = [split for split, one in pairs if one.source == "all records"], iter(found)
+            with self._reading_ahead(decoded) as partition:
+                for group, of_group in zip(groups, choices, strict=True):
+                    yield partition, group, of_group
+
     @contextmanager
-    def _reading_ahead(self, reads: ColumnReads) -> Iterator["Partition"]:
-        """Yield a partition that requests the next files from a remote store while it decodes others."""
+    def _reading_ahead(self, decoded: Sequence[Split]) -> Iterator["Partition"]:
+        """Yield a partition that requests the next of some files from a remote store while it decodes
+        others.
+        """
         if not self.store.is_remote or len(self.splits) < 2:
             yield self
             return
-        ranges = [split.stored_range for split in reads.decoded if self.known_count(split) is None]
+        ranges = [split.stored_range for split in decoded if self.known_count(split) is None]
         with self.store.reading_ahead(ranges) as store:
             yield replace(self, store=store)
 
@@ -234,6 +272,19 @@ class Partition(PlannedPartition):
             raise explained(error, self.reader, split) from None
 
 
+def read_each(read: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> list[Result]:
+    """Call ``read`` with each tuple of arguments, the first of which is a partition.
+
+    On a remote store, partitions of up to `_BYTES_AT_ONCE` bytes are read at once.
+    """
+    found: list[Result] = []
+    ends = np.cumsum([sum(split.stored_bytes for split in partition.splits) for partition, *_ in calls])
+    while (at := len(found)) < len(calls):
+        stop = max(at + 1, int(np.searchsorted(ends, ends[at] + _BYTES_AT_ONCE)))
+        found += calls[at][0].store.for_each(lambda call: read(*call), calls[at:stop])
+    return found
+
+
 Read = Literal["all records", "some records", "column file", "no records", "snapshot", "left out"]
 
 
@@ -250,12 +301,13 @@ class SplitReport:
     rows: int | None = None  # The number of rows that are read, or None if the number is unknown.
     column_file: str | None = None  # The path relative to the root of the dataset.
     files: int = 1  # The number of reported files: 1, unless files are left out together.
+    requests: int = 0  # About how many requests read these bytes from a remote store.
 
 
 def explain_partition(partition: Partition) -> list[SplitReport]:
     """Return a report on what a task reads from each split of a partition."""
     reads = ColumnReads(partition, picks_rows=partition.predicate is not None)
-    return [_report(partition, reads, split) for split in partition.splits]
+    return partition.store.for_each(partial(_report, partition, reads), partition.splits)
 
 
 def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitReport:
@@ -265,10 +317,16 @@ def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitRepo
     choice = reads.choose(split, reads.possible(split))
     fetched = 0 if choice.fetch is None else choice.fetch.bytes
     data = stored if choice.source == "all records" else fetched
-    column_bytes = reads.column_bytes(split, choice)
+    spans = reads.column_spans(split, choice)
+    column_bytes = sum(stop - start for start, stop in spans)
+    requests = 0
+    if partition.store.is_remote:
+        some = choice.fetch if choice.source == "some records" else None
+        requests = len(spans) + (requests_for(data) if some is None else len(some.starts))
     column_file = split.columns.path if split.columns is not None and column_bytes else None
     rows = split.records if choice.rows is None else len(choice.rows)
-    return SplitReport(path, choice.source, choice.rule, stored, data, column_bytes, rows, column_file)
+    read = path, choice.source, choice.rule, stored, data, column_bytes, rows, column_file
+    return SplitReport(*read, requests=requests)
 
 
 def _size_of(partition: Partition, split: Split) -> int:

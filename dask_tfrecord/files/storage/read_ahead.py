@@ -49,6 +49,11 @@ _FEWEST = 4
 _SMALLEST = 1 << 20
 
 
+def requests_for(size: int) -> int:
+    """Return about how many requests read a range of ``size`` bytes from start to end."""
+    return min(size, 1) if size <= _ONE_REQUEST else -(-size // _SIZES[-1])
+
+
 class _Budget:
     """The bytes that the readers of this process have in flight: requested, and not yet consumed.
 
