@@ -231,10 +231,11 @@ class RecordTable:
 
     @property
     def statistics(self) -> BatchStatistics:
-        """What the batches and single records have cost since the table was opened in this process.
+        """What the batches have cost since the table was opened in this process.
 
-        ``batches`` counts the calls. The seconds are summed over the threads that read, so the waiting may
-        exceed ``seconds``. A table reads nothing ahead, so ``bytes_read`` and ``bytes_ready`` are 0.
+        The seconds are summed over the threads that read, so the waiting may exceed ``seconds``. Of records
+        that are read one by one, only the requests to a store are counted. A table reads nothing ahead, so
+        ``bytes_read`` and ``bytes_ready`` are 0.
         """
         self._follow_fork()
         return self._counters.statistics()
@@ -457,7 +458,6 @@ class RecordTable:
         """Read one record. Unlike `batch`, this method does not sort or group record indices."""
         if self._dataset.options.damage.skips or self._columns is not None:
             return self.batch([index])
-        start, cpu = perf_counter(), thread_time()
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1
         self._follow_fork()
@@ -465,9 +465,7 @@ class RecordTable:
             self._dataset, [(unit, np.array([row - self._firsts[unit]]))]
         )
         places = np.array([[0, offsets[at], offsets[at + 1]]])
-        found = self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
-        self._counters.add_read_batch(1, start, thread_time() - cpu)
-        return found
+        return self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
 
     def _read(self, wanted: Numbers) -> pa.RecordBatch:
         """Read records by index. ``wanted`` must contain one or more indices."""

@@ -114,9 +114,8 @@ def test_statistics_count_the_batches_of_all_threads(dataset: str) -> None:
     assert table.statistics == BatchStatistics()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(table.batch, [range(5)] * 20))
-    table[3]
     found = table.statistics
-    assert (found.batches, found.rows) == (21, 101)
+    assert (found.batches, found.rows) == (20, 100)
     assert found.seconds_without_data + found.seconds_decoded > 0
     assert pickle.loads(pickle.dumps(table)).statistics == BatchStatistics()
 
