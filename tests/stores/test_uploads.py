@@ -67,6 +67,12 @@ def test_a_small_file_is_one_request_and_the_parts_of_a_large_file_are_sent_at_o
     assert past.fs.cat_file(past.join("file")) == CONTENT[:size]
 
 
+def test_a_file_of_5_tb_has_no_more_parts_and_no_larger_ones_than_s3_accepts() -> None:
+    sizes = [uploading._part_bytes(number) for number in range(10_000)]
+    assert sum(sizes) >= 5 * 10**12
+    assert (min(sizes), max(sizes)) == (5 << 20, 5 << 30)
+
+
 @pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2 * PART, 2), (64 << 20, 3)])
 def test_parts_may_arrive_in_any_order_and_their_bytes_on_the_way_are_bounded(
     linked: LinkedStore, store: Store, past: Store, limit: int, at_once: int
