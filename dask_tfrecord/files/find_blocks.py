@@ -14,6 +14,7 @@ the payload of a record that is longer than ``WINDOW_BYTES`` or ends after the s
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.filesystem import protocols_of
+from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -76,7 +78,8 @@ def find_blocks(
 ) -> dict[str, BlockIndex]:
     """Return a dict that maps the path of each uncompressed file of known size to the file's blocks.
 
-    Each scan task reads ``task_bytes`` bytes of a file. Blocks are at least ``block_bytes`` apart.
+    Each scan task reads up to ``task_bytes`` bytes of one or more files. Blocks are at least ``block_bytes``
+    apart.
     """
     if options.compression not in ("infer", None):
         return {}
@@ -91,7 +94,8 @@ def find_blocks(
         for file in plain
         if (size := file.size)
     ]
-    walks = iter(compute_each(partial(_scan_range, store), [part for parts in ranges for part in parts]))
+    tasks = _tasks([part for parts in ranges for part in parts], task_bytes)
+    walks = chain.from_iterable(compute_each(partial(_scan_ranges, store), tasks))
     claims = [[(part, next(walks)) for part in parts] for parts in ranges]
     indexes = compute_each(partial(_prove, store), claims)
     return {file.path: index for file, index in zip(plain, indexes, strict=True)}
@@ -115,7 +119,30 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
     return True
 
 
+def _tasks(parts: Sequence[_Range], task_bytes: int) -> list[list[_Range]]:
+    """Group consecutive ranges that have at most ``task_bytes`` bytes together."""
+    tasks: list[list[_Range]] = []
+    left = 0
+    for part in parts:
+        size = part.stop - part.start
+        if size > left:
+            tasks.append([])
+            left = task_bytes
+        tasks[-1].append(part)
+        left -= size
+    return tasks
+
+
 @redact_errors
+def _scan_ranges(store: Store, parts: Sequence[_Range]) -> list[_Walk | None]:
+    """Scan some ranges. On a remote store, request the next ranges while one of them is scanned."""
+    wanted = [
+        ByteRange(part.file.path, part.start, part.stop, part.file.stamp, part.file.size) for part in parts
+    ]
+    with store.reading_ahead(wanted) as ahead:
+        return [_scan_range(ahead, part) for part in parts]
+
+
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
     """Walk over the records of a range, from the first byte at which a record seems to begin.
 
