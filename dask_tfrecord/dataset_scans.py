@@ -205,9 +205,9 @@ def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[st
     """
     entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
-    compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)
-    title = f"{store.public()}: verify column files"
-    found = compute_each(compare, [entries[path] for path in paths], title) if paths else []
+    each = partial(compute_each, title=f"{store.public()}: verify column files")
+    compare = partial(full_scan.column_file_differences, store, snapshot.schema.record_type)
+    found = compare([entries[path] for path in paths], each) if paths else []
     return dict(zip(paths, found, strict=True))
 
 

@@ -147,18 +147,40 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 # -- Comparison with the records -----------------------------------------------------------------------------
 
 
-@redact_errors
-def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Describe how the column file of a data file differs from the records, or return "" if they agree. This
-    function runs in a Dask task.
+def column_file_differences(
+    store: Store, record_type: RecordType, entries: Sequence[FileEntry], compute_each: ComputeEach
+) -> list[str]:
+    """Describe how the column file of each data file differs from the records, or "" if they agree.
 
-    ``entry`` must describe the present content of the data file.
+    ``entries`` must describe the present content of the data files, all of which have a column file.
     """
-    assert entry.columns is not None  # the caller passes only data files with a column file
-    reader = ColumnFileReader(store, entry.columns)
+    found = compute_each(partial(_column_file_differences, store, record_type), _groups(entries))
+    return [*chain.from_iterable(found)]
+
+
+@redact_errors
+def _column_file_differences(
+    store: Store, record_type: RecordType, entries: Sequence[FileEntry]
+) -> list[str]:
+    """Compare the data files of one task. On a remote store, several data files are read at once."""
+    readers = {
+        columns: ColumnFileReader(store, columns) for one in entries if (columns := one.columns) is not None
+    }
+
+    def compare(entry: FileEntry) -> str:
+        assert entry.columns is not None
+        return _column_file_difference(store, record_type, entry, readers[entry.columns])
+
+    return store.for_each(compare, entries)
+
+
+def _column_file_difference(
+    store: Store, record_type: RecordType, entry: FileEntry, reader: ColumnFileReader
+) -> str:
     features = sorted(reader.features)
     schema = feature_schema(features, record_type)
-    unusable = f"the column file {entry.columns.path} is missing, damaged or out of date"
+    path = entry.columns and entry.columns.path
+    unusable = f"the column file {path} is missing, damaged or out of date"
     stored = StoredRows.of(reader, entry)
     if stored is None:
         return unusable
@@ -174,7 +196,7 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
             if not np.array_equal(np.diff(offsets), sizes):
                 names.append(OFFSET)
             if names:
-                return f"the column {names[0]!r} of {entry.columns.path} differs from the records"
+                return f"the column {names[0]!r} of {path} differs from the records"
             start = stop
     except FileChangedError:  # the data file has changed since the caller verified the file
         raise

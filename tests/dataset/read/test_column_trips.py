@@ -168,3 +168,13 @@ def test_explain_of_local_files_speaks_of_no_requests(tmp_path: Any, frame: pd.D
     explanation = dask_tfrecord.explain(read_tfrecord(tmp_path))
     assert explanation.totals["requests"] == 0
     assert "request" not in repr(explanation)
+
+
+def test_verify_compares_the_column_files_of_several_files_at_once(place: str, linked: LinkedStore) -> None:
+    dataset = open_dataset(place, storage_options=linked.options)
+    with linked.link.recording(rounds=True) as traffic:
+        report = dataset.verify()
+    assert report["agrees"].all()
+    assert len(report) == FILES
+    assert len(traffic) > 3 * FILES
+    assert traffic.trips <= FILES
