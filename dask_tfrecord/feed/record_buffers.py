@@ -241,6 +241,7 @@ class RecordBuffers:
         All ranges of files that are not in memory are requested at once. Raise FileChangedError if a file of
         another tool was rewritten. The files of this library never change.
         """
+        began = monotonic()
         found, remote = dict[int, list[_Found]](), []
         for unit, rows in groups:
             if (records := self._mapped_records(dataset.store, unit)) is None:
@@ -249,17 +250,18 @@ class RecordBuffers:
                 found[unit] = [(records, rows)]
         if remote:
             found |= self._find_remote(dataset, remote)
-        self.check_files(dataset.store, [unit for unit, _ in groups])
+        self.check_files(dataset.store, [unit for unit, _ in groups], began)
         return [one for unit, _ in groups for one in found[unit]]
 
-    def check_files(self, store: Store, units: Sequence[int]) -> None:
+    def check_files(self, store: Store, units: Sequence[int], began: float | None = None) -> None:
         """Raise FileChangedError if a file of another tool was rewritten.
 
-        A file that was found unchanged less than `_LOOK_SECONDS` ago is not looked at again.
+        A file that was found unchanged less than `_LOOK_SECONDS` before ``began``, or later, is not looked at
+        again. ``began`` is the time at which the caller began to read, by default the current time.
         """
         files = [file for unit in units if (file := self._splits[unit].file).stamp]
         if files:
-            now = monotonic()
+            now = monotonic() if began is None else began
             due = {file for file in files if now >= self._seen.get(file.path, -inf) + _LOOK_SECONDS}
             store.for_each(partial(check_file, store), due)
             self._seen.update((file.path, now) for file in due)
