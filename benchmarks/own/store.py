@@ -165,7 +165,7 @@ class Transfers(SlowStore):
             self.one.to_parquet(f"{self.new()}.parquet", storage_options=self.slow, **how)
 
     def write_bytes(self, content: bytes) -> None:
-        self.plain.pipe_file(self.new(), content, chunksize=PART, max_concurrency=AT_ONCE)
+        self.plain.pipe_file(self.new(), content, chunksize=PART)
 
 
 class Store:
