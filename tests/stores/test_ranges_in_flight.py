@@ -194,12 +194,12 @@ class Left(NamedTuple):
 
     @classmethod
     def settled(cls, expected: "Left | None" = None) -> "Left":
-        """Look until it is as expected, or until no task is left and nothing changes."""
+        """Look until it is as expected, or until nothing is under way and nothing changes."""
         wait, last = threading.Event().wait, cls.now()
         for _ in range(500):
             wait(0.02)
             now = cls.now()
-            if now == expected or (expected is None and now == last and not now.tasks):
+            if now == expected or (expected is None and now == last and not any(now[1:])):
                 break
             last = now
         return now
