@@ -15,11 +15,13 @@ from unittest.mock import patch
 
 import pytest
 from abstract import RemoteSuite
-from faults import Faults, faulty_requests
+from faults import FaultError, Faults, faulty_requests
 from google_emulator import emulator
 
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # otherwise gcsfs looks up each bucket over gRPC
 import gcsfs.retry
+
+from dask_tfrecord.files.storage import uploading
 
 _buckets = count()
 
@@ -69,3 +71,27 @@ class TestGCSStore(RemoteSuite):
                 file.write(b"small")
             assert len(requests) == 5
         assert store.fs.cat_file(store.join("large")) == content
+
+    def test_an_upload_fails_if_its_start_fails_after_the_last_part_was_written(self, place: str) -> None:
+        """The file of gcsfs then counts as closed, so that the end of the upload sends nothing."""
+        written = Event()
+        complete = uploading._OtherUploader.complete
+
+        def completing(uploader: Any) -> Any:
+            future = complete(uploader)
+            written.set()
+            return future
+
+        async def failing(*_: Any, **__: Any) -> Any:
+            await asyncio.to_thread(written.wait)
+            raise FaultError
+
+        store = self.store(place)
+        with (
+            patch.object(gcsfs.GCSFileSystem, "_request", failing),
+            patch.object(uploading._OtherUploader, "complete", completing),
+            pytest.raises(FaultError),
+            store.create(store.join("large")) as file,
+        ):
+            file.write(bytes(2 * uploading.PART_BYTES + 1))
+        assert store.files() == []

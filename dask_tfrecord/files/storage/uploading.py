@@ -245,13 +245,15 @@ class _OtherUploader(_Uploader):
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         self._fs, self._path = fs, path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dask_tfrecord-upload")
+        self._sent: list[Future[Any]] = []
         self._file: Any = None
 
     def put(self, part: _Part) -> "Future[Any]":
         return self._run_last(self._fs.pipe_file, self._path, part.getvalue())
 
     def send(self, part: _Part) -> "Future[Any]":
-        return self._thread.submit(self._send, part.getvalue())
+        self._sent.append(self._thread.submit(self._send, part.getvalue()))
+        return self._sent[-1]
 
     def complete(self) -> "Future[Any]":
         return self._run_last(self._complete)
@@ -267,6 +269,9 @@ class _OtherUploader(_Uploader):
         self._file.write(data)
 
     def _complete(self) -> None:
+        # After a failed request, `close` may return without an error and without a file.
+        for one in self._sent:
+            one.result()
         self._file.close()
 
     def abort(self) -> None:
