@@ -31,6 +31,7 @@ class Web:
     ranges: bool = True
     says_so: bool = False
     lie: int = 0  # how many bytes are added to the true size in the answer to HEAD
+    stamp: str = ""  # the ETag of every file
     cut: int | None = None  # after how many bytes of an answer the server closes the connection
     secret: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -70,6 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(size))
         if status == 206:
             self.send_header("Content-Range", f"bytes {first}-{last}/{path.stat().st_size}")
+        if web.stamp:
+            self.send_header("ETag", web.stamp)
         if web.says_so and not web.ranges:
             self.send_header("Accept-Ranges", "none")
         self.end_headers()

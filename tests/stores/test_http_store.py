@@ -1,16 +1,19 @@
 """Web servers, with and without support for ranges, with and without pages that list directories.
 
-Modules: files.storage.cached_files, files.storage.listing.
+Modules: files.storage.cached_files, files.storage.listing, files.storage.reader.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from aiohttp import ClientResponseError
 from changed_files import NUMBERS, PLANS, SOME
 from pattern_names import rows
 from servers import Web, web_server
@@ -27,6 +30,8 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
+from dask_tfrecord.files.storage.range_requests import is_passing
+from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -184,3 +189,25 @@ def test_a_mirror_of_a_dataset_is_read_like_the_original(web: Web, root: Path) -
     some = read_tfrecord(url, filters=[("n", ">", 70)]).compute()
     assert (some["n"].tolist(), {*some["key"]}) == ([*range(71, 90)], {"ü=?#"})
     assert opened() == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_read_raises(tmp_path: Path) -> None:
+    """The new file has the same size, so only the ETag differs."""
+    size = 9 << 20
+    (tmp_path / "file").write_bytes(bytes(size))
+    with web_server(tmp_path) as web:
+        web.stamp = '"old"'
+        store = Store.at(f"{web.url}/")
+        with store.open(f"{web.url}/file", size) as reader:
+            assert reader.peek(1) == b"\0"
+            web.stamp = '"new"'
+            with pytest.raises(FileChangedError, match="rewritten"):
+                reader.peek(size)
+
+
+@pytest.mark.parametrize(("status", "passes"), [(404, False), (429, True), (503, True)])
+def test_an_answer_is_judged_without_a_deprecation_warning(status: int, passes: bool) -> None:
+    error = ClientResponseError(cast(Any, None), (), status=status)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_passing(error) == passes

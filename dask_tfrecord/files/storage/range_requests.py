@@ -295,8 +295,8 @@ def _status(error: BaseException) -> int | None:
     if isinstance(said, dict):
         status: int | None = said.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status
-    # The status is `code` in the exceptions of gcsfs, `status` in those of aiohttp.
-    found = str(getattr(error, "code", None) or getattr(error, "status", None))
+    # The status is `status` in the exceptions of aiohttp, whose `code` warns, and `code` in those of gcsfs.
+    found = str(getattr(error, "status", None) or getattr(error, "code", None))
     return int(found) if found.isdigit() else None
 
 

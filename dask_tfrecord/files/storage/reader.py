@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.codec import SparseReader, crc32c
-from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.storage.expected_files import ExpectedFile
 from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES
 
@@ -86,6 +86,8 @@ class FileReader:
     def _read_or_stream(self, view: memoryview, wanted: int | None) -> int:
         try:
             return self._read(view, wanted)
+        except TFRecordError:  # is a ValueError, too, for example if the file was replaced
+            raise
         except ValueError:  # the server sends no ranges
             if self._stream is None:
                 raise
