@@ -24,6 +24,7 @@ from strides import IS_FULL, OTHERS, every
 from dask_tfrecord import (
     ConcurrentWriteError,
     DestinationError,
+    FileChangedError,
     NotFoundError,
     Writer,
     exists,
@@ -133,6 +134,17 @@ class StoreSuite(ChangedFiles, FailingChanges):
         interrupt_creations(store, size, KeyboardInterrupt)
         assert self.files(place) == ["a/b", "old"]
         assert unfinished_uploads(store) == []
+
+    def test_a_range_after_the_end_of_a_file_that_became_shorter_raises(self, place: str) -> None:
+        store = self.store(place)
+        path = store.join("file")
+        with store.create(path) as file:
+            file.write(bytes(100))
+        with (
+            pytest.raises(FileChangedError, match=r"had 200 bytes .* has 100 now"),
+            store.open(path, 200, 150, 200) as reader,
+        ):
+            reader.peek(1)
 
     def test_exclusive_creation_leaves_the_file_that_is_there(self, place: str) -> None:
         store = self.store(place)

@@ -21,6 +21,7 @@ from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset,
 from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import store_failure
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +159,9 @@ class TestAzureStore(RemoteSuite):
         for caught in (refused, unreachable, signed):
             text = str(caught.value) + repr(caught.value) + repr(vars(caught.value))
             assert not any(secret in text for secret in (KEY, wrong, "hunter2", "sig="))
+
+
+def test_a_range_after_the_end_of_a_file_is_no_refusal_but_a_reason_to_look_at_the_file() -> None:
+    error = pytest.importorskip("azure.core.exceptions").HttpResponseError("The range is invalid")
+    error.status_code = 416
+    assert store_failure(error, "az://container/file") is None

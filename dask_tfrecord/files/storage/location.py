@@ -399,7 +399,7 @@ class Location:
             raise rewritten(self.public(str(error))) from None
         unsure = []
         for wanted, (_, stamps) in zip(ranges, answers, strict=True):
-            if any(not is_same(one, stamps[0]) for one in stamps):
+            if any(one and not is_same(one, stamps[0]) for one in stamps):
                 raise rewritten(self.public(wanted.path))
             if stamps and not is_same(stamps[0], wanted.stamp):
                 unsure.append(wanted)  # only the listings of this store may have this stamp

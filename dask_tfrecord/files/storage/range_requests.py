@@ -330,6 +330,9 @@ async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
         answer = getattr(error.__cause__, "response", None) or {}
         if _status(error) == HTTPStatus.PRECONDITION_FAILED:
             raise ReplacedError(wanted.path) from error
+        if _status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file ends before the range
+            size = answer.get("Error", {}).get("ActualObjectSize")
+            return Answer(b"", size=None if size is None else int(size))
         # s3fs repeats requests that were not answered, and botocore those that a server refused for now.
         if isinstance(error, HTTPClientError) or answer.get("ResponseMetadata", {}).get("RetryAttempts"):
             raise _RepeatedError from error

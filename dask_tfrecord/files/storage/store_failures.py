@@ -121,7 +121,7 @@ def _azure_refusal(error: Any, place: str | None) -> OSError | None:
     because the file has changed, return None.
     """
     status = getattr(error, "status_code", None)
-    if status == HTTPStatus.PRECONDITION_FAILED:
+    if status in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
         return None
     text = str(error).partition("\n")[0].rstrip(".")
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, None):

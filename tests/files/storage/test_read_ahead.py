@@ -266,3 +266,8 @@ def test_ranges_of_several_files_are_read_in_one_trip(place: Place) -> None:
     with place.link.recording(rounds=True) as traffic:
         assert place.store.read_ranges(ranges) == [CONTENT[one.start : one.stop] for one in ranges]
     assert (traffic.methods, traffic.trips) == ({"GET": 9}, 1)
+
+
+def test_a_range_that_ends_long_after_the_end_of_its_file_is_shorter(place: Place) -> None:
+    """The last request is for bytes that the file does not have."""
+    assert place.store.read_ranges([ByteRange(place.path, 0, len(CONTENT) + 16 * MIB)]) == [CONTENT]
