@@ -155,7 +155,6 @@ class RemoteRange:
         self._key = None
         if cache is not None:
             self._key = cache.key(ahead.fs, wanted.path, wanted.size, wanted.stamp)
-        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +203,7 @@ class RemoteRange:
             # Request the range again, whatever the ETag of the file is now.
             self._begin_again()
             return self._look()
-        self._ahead.is_answered, self._found = True, answer.stamp
+        self._found = answer.stamp
         if stamp and not is_same(answer.stamp, stamp):  # only the listings of this store may have this stamp
             now = {**self._look(), "size": answer.size}
             if found is not first:
@@ -261,9 +260,9 @@ class RemoteRange:
         if found and answer.stamp and not is_same(answer.stamp, found):
             raise rewritten(expected.path)
         self._found = self._stamp = found or answer.stamp
-        self._ahead.is_answered = True
         if not answer.is_range and (piece.first > 0 or piece.stop < self.wanted.stop):
             raise ValueError("the server sends no ranges")
+        self._ahead.is_answered = True
         if len(answer.data) > piece.last - piece.first:
             problem = "the server sends more bytes than were requested"
             raise FileChangedError(problem, path=expected.path)
@@ -287,9 +286,7 @@ class RemoteRange:
     def close(self) -> None:
         self._give_up()
         self._release()
-        if not self._is_closed:
-            self._is_closed = True
-            self._ahead.closed(self)
+        self._ahead.closed(self)
 
 
 class ReadAhead:
@@ -313,7 +310,8 @@ class ReadAhead:
         self._bytes = self.requests = 0  # in flight
         self._sent = 0  # the number of times that a request was sent
         self.is_read = False  # True after the first read
-        # A web server that sends no ranges would send the whole file for each request.
+        # A web server that sends no ranges would send the whole file for each request, so the first answer
+        # decides.
         self._must_ask_first = "http" in protocols_of(fs)
         self.is_answered = False
         self._is_sparing = is_sparing
