@@ -94,10 +94,15 @@ class BlockCache:
     def __init__(self, directory: str, limit: int | None) -> None:
         if fcntl is None:
             raise TFRecordError("cache= needs a POSIX system, because its processes lock files")
-        self.directory, self._limit = directory, limit
+        self.directory = directory
+        self._given = self._limit = limit
         self._path = os.path.join(directory, _SUBDIRECTORY)
         self._is_ready = False
         self._paused_until = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The process that unpickles the cache may run on another machine, with another disk and clock.
+        return BlockCache, (self.directory, self._given)
 
     def key(self, fs: AbstractFileSystem, path: str, size: int | None, stamp: str) -> str | None:
         """Return the name of a file in the cache, or None if a file with this path may change unnoticed.

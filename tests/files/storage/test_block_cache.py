@@ -332,3 +332,18 @@ def test_processes_and_threads_share_a_cache_without_wrong_bytes(tmp_path: Path)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert 0 < _used(tmp_path) <= limit + 5 * (BLOCK_BYTES + 4)
     assert not any("writing" in path.name for path in _blocks(tmp_path))
+
+
+def test_an_unpickled_cache_knows_nothing_of_the_machine_where_it_was_pickled(tmp_path: Path) -> None:
+    """Another machine has another size of the disk, another clock, and no directory of the cache yet."""
+    path = tmp_path / "cache"
+    path.write_text("not a directory")
+    cache = BlockCache(str(path), None)
+    with pytest.warns(UserWarning, match="cannot be used"):
+        assert not cache.prepare()
+    path.unlink()
+    assert not cache.prepare()
+    other = pickle.loads(pickle.dumps(cache))
+    assert other.prepare()
+    assert other.limit > 0
+    assert pickle.loads(pickle.dumps(other)).limit == 0
