@@ -10,7 +10,6 @@ nothing about datasets.
 import io
 import json
 import logging
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.bounded_parquet import read_bounded
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.record_file import rows_without_columns
+from dask_tfrecord.files.storage.forked import in_forked_processes
 from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.reader import PartialFile
 from dask_tfrecord.files.storage.store import Store
@@ -80,13 +80,10 @@ _MOST_READERS = 64
 _LOADING = [Lock() for _ in range(64)]
 
 
+# In a forked process, no thread would release a lock that a thread of the parent held.
+@in_forked_processes
 def _renew_locks() -> None:
     _LOADING[:] = [Lock() for _ in _LOADING]
-
-
-# In a forked process, no thread would release a lock that a thread of the parent held.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class _DataFile(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 
+from dask_tfrecord.files.storage.forked import in_forked_processes
 from dask_tfrecord.files.storage.range_requests import ByteRange
 
 logger = logging.getLogger(__name__)
@@ -24,13 +25,11 @@ logger = logging.getLogger(__name__)
 _LOCKS = [RLock() for _ in range(64)]
 
 
+# In a forked process, no thread would release a lock that a thread of the parent held.
+@in_forked_processes
 def _renew_locks() -> None:
     _LOCKS[:] = [RLock() for _ in _LOCKS]
 
-
-# In a forked process, no thread would release a lock that a thread of the parent held.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 # The caches that store single blocks accept only one block size for each file.
 _BLOCK_BYTES = 1 << 20

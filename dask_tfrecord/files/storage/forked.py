@@ -1,12 +1,22 @@
-"""Open a filesystem again in a forked process, where the connections of its parent do not work."""
+"""Renew the state of a forked process: locks that no thread will release, and filesystems, because the
+connections of the parent do not work.
+"""
 
 import os
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
 from dask_tfrecord.errors import TFRecordError
+
+
+def in_forked_processes(renew: Callable[[], None]) -> Callable[[], None]:
+    """Call a function at the start of each forked process."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=renew)
+    return renew
 
 
 def _is_of_another_process(fs: Any) -> bool:

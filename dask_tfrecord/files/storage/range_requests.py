@@ -9,7 +9,6 @@ fsspec 2026.9.
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from fsspec import AbstractFileSystem
 from typing_extensions import Buffer
 
 from dask_tfrecord.files.storage.block_cache import BlockCache, Part
+from dask_tfrecord.files.storage.forked import in_forked_processes
 
 _T = TypeVar("_T")
 
@@ -101,14 +101,11 @@ class _ShortAnswerError(ConnectionError):
 _COUNTING = Lock()
 
 
+@in_forked_processes
 def _renew_lock() -> None:
     """Renew the lock in a forked process, because another thread may have held it at the fork."""
     global _COUNTING
     _COUNTING = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass

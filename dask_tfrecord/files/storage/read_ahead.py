@@ -20,6 +20,7 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.block_cache import BLOCK_BYTES, BlockCache
 from dask_tfrecord.files.storage.expected_files import ExpectedFile, rewritten
 from dask_tfrecord.files.storage.filesystem import Info, protocols_of
+from dask_tfrecord.files.storage.forked import in_forked_processes
 from dask_tfrecord.files.storage.range_requests import (
     MOST_REQUESTS,
     Answer,
@@ -103,15 +104,12 @@ class _Budget:
 _BUDGET = _Budget()
 
 
+@in_forked_processes
 def _renew_budget() -> None:
     """Renew the budget in a forked process, which cannot wait for the requests of its parent."""
     global _BUDGET
     limit, _BUDGET = _BUDGET.limit, _Budget()
     _BUDGET.limit = limit
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_budget)
 
 
 def in_flight_bytes() -> int:

@@ -35,6 +35,7 @@ from dask_tfrecord.files.storage.filesystem import (
     source_of,
     without_duplicates,
 )
+from dask_tfrecord.files.storage.forked import in_forked_processes
 from dask_tfrecord.files.storage.found_files import FoundFiles, VisibleFiles
 from dask_tfrecord.files.storage.location import Location
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
@@ -56,14 +57,11 @@ _ATTEMPTS = 100
 _CREATION = Lock()
 
 
+@in_forked_processes
 def _renew_lock() -> None:
     """Renew the lock in a forked process, because another thread may have held it at the fork."""
     global _CREATION
     _CREATION = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Store(Location, ABC):

@@ -6,7 +6,6 @@ the stores repeat requests that fail for a passing reason, each part by itself.
 
 import asyncio
 import io
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,6 +18,7 @@ from uuid import uuid4
 
 from fsspec import AbstractFileSystem
 
+from dask_tfrecord.files.storage.forked import in_forked_processes
 from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES
 from dask_tfrecord.files.storage.read_ahead import in_flight_bytes
 
@@ -62,14 +62,11 @@ class _Room:
 _ROOM = _Room()
 
 
+@in_forked_processes
 def _renew_room() -> None:
     """Empty the room of a forked process. At the fork, another thread may have held the lock."""
     global _ROOM
     _ROOM = _Room()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_room)
 
 
 class _Part(io.BytesIO):
