@@ -97,7 +97,8 @@ class Counters:
     """Count what one iteration costs. Several threads may count at the same time.
 
     ``ahead`` contains the pieces that are read ahead. ``without_data`` is the time in which no piece was
-    ready. Reads add their requests to ``requests``.
+    ready. In the rest of the time of a call, the calling thread decodes. Reads add their requests to
+    ``requests``.
     """
 
     def __init__(self) -> None:
@@ -117,20 +118,15 @@ class Counters:
             self._decoded += cpu
             self._bytes += nbytes
 
-    def add_batch(self, rows: int, start: float, without_data: float) -> None:
-        """Count a batch that was requested at the time ``start``.
-
-        ``without_data`` was the value of the attribute at this time.
-        """
+    def add_batch(self, rows: int, start: float) -> None:
+        """Count a batch that was requested at the time ``start``. Only one thread at a time may call this."""
         now = perf_counter()
-        with self._lock:
-            if self._begun is None:
-                self._begun = start
-            self._batches += 1
-            self._rows += rows
-            self._seconds = now - self._begun
-            self._waited += now - start
-            self._decoded += now - start - (self.without_data - without_data)
+        if self._begun is None:
+            self._begun = start
+        self._batches += 1
+        self._rows += rows
+        self._seconds = now - self._begun
+        self._waited += now - start
         if self._seconds - self._logged.seconds >= _LOG_SECONDS:
             statistics = self.statistics()
             message = waiting_message(statistics - self._logged)
@@ -151,22 +147,24 @@ class Counters:
             self._rows += rows
             self._seconds = now - self._begun
             self._waited += now - start
-            self.without_data += max(0.0, now - start - cpu)
-            self._read += max(0.0, now - start - cpu)
-            self._decoded += cpu
+            waited = max(0.0, now - start - cpu)
+            self.without_data += waited
+            self._read += waited
 
     def statistics(self) -> BatchStatistics:
         ready = sum(one.nbytes for one in list(self.ahead))
         requests = self.requests
         with self._lock:
+            # `_waited` does not count a call that has not returned a batch.
+            without_data = min(self.without_data, self._waited)
             return BatchStatistics(
                 self._batches,
                 self._rows,
                 self._seconds,
                 self._waited,
-                self.without_data,
+                without_data,
                 self._read,
-                self._decoded,
+                self._decoded + self._waited - without_data,
                 self._bytes,
                 ready,
                 requests.bytes,

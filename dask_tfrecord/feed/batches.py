@@ -254,12 +254,11 @@ class Batches:
         self._follow_fork()
         with self._lock:
             position, start = self._position, perf_counter()
-            without_data = self._counters.without_data
             try:
                 with calling(self._plan.surface):
                     table = self._advance()
                     element = _converted(convert, table)
-                self._counters.add_batch(table.num_rows, start, without_data)
+                self._counters.add_batch(table.num_rows, start)
             except StopIteration:
                 raise
             # An interrupt can occur at any line. After an interrupt, the next call returns the same rows as

@@ -227,6 +227,16 @@ def test_statistics_add_up(path: str, how: dict[str, Any], prefetch: Any) -> Non
     assert "2,003" in str(last)
 
 
+@pytest.mark.parametrize("prefetch", [0, None])
+def test_a_call_that_returns_no_batch_is_not_counted_as_waiting(path: str, prefetch: int | None) -> None:
+    batches = iter_batches(path, ROWS + 1, batch_mode="drop", prefetch=prefetch)
+    assert list(batches) == []
+    found = batches.statistics
+    assert (found.seconds, found.seconds_waited, found.seconds_without_data) == (0, 0, 0)
+    assert found.seconds_read + found.seconds_decoded > 0
+    assert "seconds without data" in str(found)
+
+
 def test_a_collection_has_statistics() -> None:
     frame = pd.DataFrame({"id": np.arange(ROWS)})
     batches = iter_batches(dd.from_pandas(frame, npartitions=5), 100, shuffle=True, prefetch="1 MiB")
