@@ -100,6 +100,7 @@ class LookAhead(Generic[Rows]):
         self._cost = self._num_rows = 0  # of all pieces in `_ahead`
         self._in_memory = self._in_files = 0  # the sizes of all pieces that were read
         self._running = 0  # the number of threads that read a piece
+        self._awaited = 0  # 1 while the program waits for the first piece, which is then not read ahead
         self._is_closed = False
         self._pool = ThreadPoolExecutor(depth.threads, thread_name_prefix="dask_tfrecord-read")
         counters.ahead = self._ahead
@@ -125,6 +126,7 @@ class LookAhead(Generic[Rows]):
 
     def _take(self) -> tuple[Rows | None, bool]:
         """Wait for rows of the first piece, and return them, with True if they are the last ones."""
+        self._awaited = 1
         self._begin_pieces()
         first = self._ahead[0]
         start = perf_counter()
@@ -135,6 +137,7 @@ class LookAhead(Generic[Rows]):
         if isinstance(rows, BaseException):
             raise rows
         with self._lock:
+            self._awaited = 0
             first.nbytes -= 0 if rows is None else rows.nbytes
             if is_last:
                 self._ahead.popleft()
@@ -160,10 +163,11 @@ class LookAhead(Generic[Rows]):
             return None
         piece, depth = self._slices[self._next], self._depth
         size = self._estimate(piece)
-        if len(self._ahead) >= depth.pieces and self._cost + size > depth.nbytes:
+        if len(self._ahead) - self._awaited >= depth.pieces and self._cost + size > depth.nbytes:
+            if self._cost + size > depth.window_bytes:
+                return None
             ahead = [one.piece for one in self._ahead]
-            is_full = self._order.is_full(ahead, self._num_rows, self._cost)
-            if is_full or self._cost + size > depth.window_bytes:
+            if self._order.is_full(ahead, self._num_rows, self._cost):
                 return None
         found: _Ahead[Rows] = _Ahead(piece, size)
         self._next += 1
@@ -206,7 +210,8 @@ class LookAhead(Generic[Rows]):
             left, wanted = max(0, left - rows.num_rows), wanted - part.num_rows
             nbytes += part.nbytes
             with self._lock:
-                self._add(one, part, is_last=False)
+                self._count(one, part)
+            one.found.put((part, False))
             del rows, part
             if self._is_closed:
                 break
@@ -214,21 +219,19 @@ class LookAhead(Generic[Rows]):
             perf_counter() - start, thread_time() - cpu, nbytes if stored is None else stored
         )
 
-    def _add(self, one: _Ahead[Rows], rows: Rows, *, is_last: bool) -> None:
-        """Make rows of a piece ready. Call this method with the lock."""
-        one.nbytes += rows.nbytes
-        one.all_bytes += rows.nbytes
+    def _count(self, one: _Ahead[Rows], rows: Rows) -> None:
+        """Count rows of a piece. Call this method with the lock."""
+        nbytes = rows.nbytes
+        one.nbytes += nbytes
+        one.all_bytes += nbytes
         one.all_rows += rows.num_rows
-        one.found.put((rows, is_last))
 
     def _finish(self, one: _Ahead[Rows], found: Rows | BaseException | None) -> _Ahead[Rows] | None:
         """Make the last rows of a piece ready, and return the next piece that the same thread reads."""
         with self._lock:
-            if found is None or isinstance(found, BaseException):
-                one.found.put((found, True))
-            else:
-                self._add(one, found, is_last=True)
             if not isinstance(found, BaseException):
+                if found is not None:
+                    self._count(one, found)
                 stored = self._order.stored_size(one.piece)
                 cost = max(one.all_bytes, int(_LEAST_RATIO * (stored or 0)))
                 self._cost += cost - one.cost
@@ -238,7 +241,8 @@ class LookAhead(Generic[Rows]):
                 self._in_files += stored or 1
             following = None if _is_exiting() else self._next_piece()
             self._running -= following is None
-            return following
+        one.found.put((found, True))  # without the lock, for which the waiting program would wait again
+        return following
 
 
 def _is_exiting() -> bool:

@@ -237,6 +237,21 @@ def test_a_call_that_returns_no_batch_is_not_counted_as_waiting(path: str, prefe
     assert "seconds without data" in str(found)
 
 
+def test_a_thread_goes_on_while_the_program_waits() -> None:
+    """The piece that the program waits for is not counted as ahead, so its thread needs no new start."""
+    first = Event()
+
+    def read(piece: int) -> pa.Table:
+        if piece == 0:
+            assert first.wait(60)
+        elif piece == 2:
+            first.set()
+        return pa.table({"x": [piece]})
+
+    pieces = ahead(read, 5, 2).pieces()
+    assert [rows["x"][0].as_py() for rows in pieces] == [*range(5)]
+
+
 def test_a_collection_has_statistics() -> None:
     frame = pd.DataFrame({"id": np.arange(ROWS)})
     batches = iter_batches(dd.from_pandas(frame, npartitions=5), 100, shuffle=True, prefetch="1 MiB")
