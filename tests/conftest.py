@@ -20,6 +20,7 @@ from strides import IS_FULL, IS_QUICK
 
 from dask_tfrecord.dataset.snapshot import entry_log
 from dask_tfrecord.files.record_file import RecordFile
+from dask_tfrecord.files.storage import range_requests
 from dask_tfrecord.files.storage.store import Store
 
 # The log messages of TensorFlow's start would hide the output of a failing test.
@@ -120,6 +121,12 @@ def one_thread() -> Iterator[None]:
     """Compute with Dask in this thread, so that tasks run in the same order every time."""
     with dask.config.set(scheduler="sync"):
         yield
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat a request that failed for a passing reason at once."""
+    monkeypatch.setattr(range_requests, "_PAUSES", (0.0,) * len(range_requests._PAUSES))
 
 
 @pytest.fixture(params=["full", "delta"])

@@ -162,10 +162,12 @@ def test_a_dataset_that_was_overwritten_raises(dataset: str, frame: pd.DataFrame
 @pytest.mark.parametrize("how", ["closed", "dropped"])
 def test_threads_end_for_an_iterator_that_is_gone_which_does_not_wait(dataset: str, how: str) -> None:
     """A wait would never end if Python drops the iterator while the same thread starts another thread."""
+    others = {*threading.enumerate()}
     batches = iter_batches(dataset, 10, prefetch=3)
     next(batches)
     with ExitStack() as stack:
-        threads = [one for one in threading.enumerate() if one.name.startswith("dask_tfrecord-read")]
+        found = {*threading.enumerate()} - others
+        threads = [one for one in found if one.name.startswith("dask_tfrecord-read")]
         for thread in threads:
             waits = patch.object(thread, "join", side_effect=AssertionError("the iterator waits"))
             stack.enter_context(waits)

@@ -200,6 +200,7 @@ def test_a_server_that_lies_about_the_size_is_noticed(
         read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
 
 
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize(("first", "cut"), [(0, 0), (0, 20_000), (1, 0), (1, 1)])
 def test_a_server_that_hangs_up_is_an_error(
     places: dict[str, Any], written: Written, server: Web, first: int, cut: int
@@ -210,6 +211,7 @@ def test_a_server_that_hangs_up_is_an_error(
         read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
     store, split = whole_file(f"{server.url}/data.tfrecord?Signature=hunter2")
     server.cut = 10

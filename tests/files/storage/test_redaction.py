@@ -29,7 +29,7 @@ from dask_tfrecord.errors import Call
 from dask_tfrecord.files.storage import store_failures
 from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secrets_of, without_credentials
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "no_pauses")
 
 SECRET = "hunter2/+x"
 FORMS = ["hunter2", "hunter2%2F%2Bx", base64.b64encode(SECRET.encode()).decode()]
