@@ -159,7 +159,10 @@ class LookAhead(Generic[Rows]):
 
     def _next_piece(self) -> _Ahead[Rows] | None:
         """Return the next piece to read, or None if the pieces ahead suffice."""
-        if self._is_closed or self._next == len(self._slices):
+        if self._is_closed:
+            self._ahead.clear()  # `close` may have cleared the pieces before a thread added its next one
+            return None
+        if self._next == len(self._slices):
             return None
         piece, depth = self._slices[self._next], self._depth
         size = self._estimate(piece)
