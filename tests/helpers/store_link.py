@@ -189,7 +189,7 @@ class StoreLink:
                 self._recordings = [one for one in self._recordings if one is not traffic]
 
     def wait_for(self, traffic: Traffic, number: int) -> None:
-        """Wait until so many requests have arrived since the start of a recording."""
+        """Wait until ``number`` requests have arrived since the start of a recording."""
         with self._lock:
             self._changed.wait_for(lambda: len(traffic) >= number, _PATIENCE)
         assert len(traffic) >= number, f"{len(traffic)} requests arrived in {_PATIENCE} s, {number} expected"

@@ -68,10 +68,10 @@ _KEPT = 0.9
 # The time of the last use of a block is at most this many seconds too old.
 _USE_SECONDS = 60
 
-# A block that a process has been writing for so many seconds belongs to a process that was killed.
+# A block that was begun more than this many seconds ago, and is not complete, belongs to a killed process.
 _LONGEST_WRITE = 600
 
-# After a failed write, for example to a full disk, a process writes nothing for so many seconds.
+# After a failed write, for example to a full disk, a process writes nothing for this many seconds.
 _PAUSE = 60
 
 
