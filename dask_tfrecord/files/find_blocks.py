@@ -26,7 +26,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.filesystem import protocols_of
+from dask_tfrecord.files.storage.filesystem import is_web
 from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.reader import FileReader
 from dask_tfrecord.files.storage.store import Store
@@ -107,7 +107,7 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
     with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
         if detect(reader.peek(HEADER_BYTES)) is not None:
             return False
-    if "http" not in protocols_of(store.fs):
+    if not is_web(store.fs):
         return True
     try:
         with store.open(file.path, size, size - 1, size, file.stamp) as reader:

@@ -357,6 +357,11 @@ def protocols_of(fs: AbstractFileSystem) -> frozenset[str]:
     return frozenset([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
 
 
+def is_web(fs: AbstractFileSystem) -> bool:
+    """Return True for web servers, which need not support range requests."""
+    return "http" in protocols_of(fs)
+
+
 def find_all(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
     """Find all files below a directory. Raise if a directory cannot be listed."""
     found = _walk(fs, path) if _lists_one_by_one(fs) else fs.find(path, detail=True)

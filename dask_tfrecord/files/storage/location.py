@@ -23,7 +23,7 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.block_cache import BlockCache, CachedFile
 from dask_tfrecord.files.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.files.storage.expected_files import ADVICE, ExpectedFile, Version, removed, rewritten
-from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
+from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, is_web
 from dask_tfrecord.files.storage.forked import OfThisProcess
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.range_requests import (
@@ -305,7 +305,7 @@ class Location:
         # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
         can_stream = self.version is not None or expected.whole
         stream = None
-        if can_stream and "http" in protocols_of(self.fs):
+        if can_stream and is_web(self.fs):
             stream = partial(self._open_stream, stack, path)
         return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
 
@@ -319,7 +319,7 @@ class Location:
             wanted = ByteRange(path, start, end, expected.stamp, expected.size)
             return self._open_range(wanted, expected)
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
-        if expected.whole and "http" in protocols_of(self.fs):
+        if expected.whole and is_web(self.fs):
             options["block_size"] = 0  # a server without support for ranges can answer this request
         if expected.stamp:
             self.fs.invalidate_cache(path)  # fsspec would take the info of the file from an old listing
@@ -353,8 +353,6 @@ class Location:
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
         """Return the current info of an open file, if possible without a further request."""
-        if isinstance(file, io.BytesIO) and not expected.stamp and len(file.getbuffer()) == expected.size:
-            return {}
         # An open pyarrow file does not provide the modification time.
         if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
             return self._look(path)
@@ -441,7 +439,7 @@ class Location:
         """Return the first ``count`` bytes of a file, or the whole file if it is shorter."""
         # A web server may send the whole file for the request of a range. A file of pyarrow cannot seek, not
         # even to its start.
-        streams = "http" in protocols_of(self.fs)
+        streams = is_web(self.fs)
         if streams or isinstance(self.fs, ArrowFSWrapper):
             options = {"block_size": 0, "size": count} if streams else {}
             with self.fs.open(path, "rb", **options) as file:

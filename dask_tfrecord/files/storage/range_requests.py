@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from random import uniform
 from threading import Lock
-from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -113,17 +112,15 @@ class RequestCounts:
     """The requests for ranges of remote files, counted since the object was created or unpickled.
 
     ``requests`` includes the requests that were repeated, whose number is ``retries``. ``bytes`` were sent by
-    the store, and ``cached_bytes`` came from a cache on a local disk. ``waited`` is the time in seconds that
-    threads waited for answers.
+    the store, and ``cached_bytes`` came from a cache on a local disk.
     """
 
     requests: int = 0
     retries: int = 0
     bytes: int = 0
     cached_bytes: int = 0
-    waited: float = 0.0
 
-    def add(self, **more: float) -> None:
+    def add(self, **more: int) -> None:
         """Add numbers to the counts with these names."""
         with _COUNTING:
             for name, number in more.items():
@@ -166,9 +163,7 @@ def request_all(
     if missing and read is not None:
         answers = iter(read(missing))
     elif missing:
-        answers = iter(
-            wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, missing, counts), fs.loop), counts)
-        )
+        answers = iter(wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, missing, counts), fs.loop)))
     found = []
     for wanted, each in zip(ranges, parts, strict=True):
         content: list[Buffer] = []
@@ -214,16 +209,13 @@ def _parts(fs: AbstractFileSystem, wanted: ByteRange, cache: BlockCache | None) 
             yield _Part(wanted._replace(start=at, stop=min(at + step, stop)), data, key)
 
 
-def wait(future: "Future[_T]", counts: RequestCounts) -> _T:
+def wait(future: "Future[_T]") -> _T:
     """Wait for the result of a future. If the wait ends early, such as by Ctrl-C, cancel the future."""
-    began = perf_counter()
     try:
         return future.result()
     except BaseException:
         future.cancel()
         raise
-    finally:
-        counts.add(waited=perf_counter() - began)
 
 
 def is_same(stamp: str, other: str) -> bool:

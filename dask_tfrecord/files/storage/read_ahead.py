@@ -19,7 +19,7 @@ from fsspec import AbstractFileSystem
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.block_cache import BLOCK_BYTES, BlockCache
 from dask_tfrecord.files.storage.expected_files import ExpectedFile, rewritten
-from dask_tfrecord.files.storage.filesystem import Info, protocols_of
+from dask_tfrecord.files.storage.filesystem import Info, is_web
 from dask_tfrecord.files.storage.forked import in_forked_processes
 from dask_tfrecord.files.storage.range_requests import (
     MOST_REQUESTS,
@@ -79,6 +79,9 @@ class _Budget:
     def used(self) -> int:
         return sum(self._bytes.values())
 
+    def held_by(self, reader: "ReadAhead") -> int:
+        return self._bytes.get(reader, 0)
+
     def add(self, reader: "ReadAhead") -> None:
         with self._lock:
             self._bytes[reader] = 0
@@ -92,7 +95,7 @@ class _Budget:
         with self._lock:
             if limit is not None and self.used + size > limit:
                 return False
-            self._bytes[reader] = self._bytes.get(reader, 0) + size
+            self._bytes[reader] = self.held_by(reader) + size
             return True
 
     def give_back(self, reader: "ReadAhead", size: int) -> None:
@@ -196,7 +199,7 @@ class RemoteRange:
         if found is None or (found is not first and not stamp):
             return {}
         try:
-            answer = wait(found, self._ahead.counts)
+            answer = wait(found)
         except ReplacedError:
             # Request the range again, whatever the ETag of the file is now.
             self._begin_again()
@@ -240,7 +243,7 @@ class RemoteRange:
         counts, data = self._ahead.counts, piece.found
         if isinstance(data, Future):
             self._ahead.requests -= 1
-            data = self._checked(piece, wait(data, counts))
+            data = self._checked(piece, wait(data))
         else:
             counts.add(cached_bytes=piece.stop - piece.start)
         data = memoryview(data)[piece.start - piece.first : piece.stop - piece.first]
@@ -305,12 +308,12 @@ class ReadAhead:
     ) -> None:
         self.fs, self.counts, self.cache = fs, counts, cache
         self._budget, self._limit = _BUDGET, _BUDGET.limit()
-        self._bytes = self.requests = 0  # in flight
+        self.requests = 0  # in flight
         self._sent = 0  # the number of times that a request was sent
         self.is_read = False  # True after the first read
         # A web server that sends no ranges would send the whole file for each request, so the first answer
         # decides.
-        self._must_ask_first = "http" in protocols_of(fs)
+        self._must_ask_first = is_web(fs)
         self.is_answered = False
         self._is_sparing = is_sparing
         self._is_closed = False
@@ -358,18 +361,16 @@ class ReadAhead:
             is_little = self._is_sparing or not self.is_read or is_cached
             most = 1 if self._must_ask_first and not self.is_answered else MOST_REQUESTS
             most_bytes = min(share, _FIRST_BYTES) if is_little else share
-            if self.requests >= most or self._bytes + size > most_bytes:
+            if self.requests >= most or self._budget.held_by(self) + size > most_bytes:
                 return False
         if not self._budget.take(self, size, None if always else self._limit):
             return False
-        self._bytes += size
         self._sent += 1
         one.send(stop)
         return True
 
     def give_back(self, size: int) -> None:
         """Say that bytes were consumed, or are no longer wanted."""
-        self._bytes -= size
         if self._budget.is_of_this_process:
             self._budget.give_back(self, size)
 

@@ -153,8 +153,7 @@ class FollowingReader(_ReaderOfReader):
     def _follow(self, read: Callable[[FileReader], _T]) -> _T:
         """Call ``read`` with the reader. If the file is missing, open it again, and repeat the call.
 
-        fsspec opens a file without a request if it is in a cached listing, so the first read may be the first
-        operation that finds the file missing.
+        Each read may be the first request after the commit.
         """
         try:
             return read(self._reader)
