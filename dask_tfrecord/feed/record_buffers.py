@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
-from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.files.storage.expected_files import stamp_of
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.range_requests import ByteRange
@@ -370,8 +370,10 @@ class RecordBuffers:
         ranges = [one.range for one in wanted if one.range is not None]
         files = {self._splits[one.unit].file for one in wanted}
         stamped = {file.path: file for file in files if file.stamp}
-        for runs in _groups(_joined(ranges, store.request_cost)):
-            now = monotonic()
+        every = _joined(ranges, store.request_cost)
+        sizes = (run[-1].stop - run[0].start for run in every)
+        for group in groups_by_bytes(sizes, _REQUESTED_BYTES):
+            now, runs = monotonic(), every[group]
             joined = [self._spanned(run) for run in runs]
             try:
                 read = store.read_ranges(joined)
@@ -453,20 +455,6 @@ def _joined(ranges: Sequence[ByteRange], most: int) -> list[list[ByteRange]]:
         else:
             runs.append([one])
     return runs
-
-
-def _groups(runs: Sequence[list[ByteRange]]) -> Iterator[list[list[ByteRange]]]:
-    """Divide runs into groups of at most `_REQUESTED_BYTES` bytes each, or of a single run."""
-    group, size = list[list[ByteRange]](), 0
-    for run in runs:
-        count = run[-1].stop - run[0].start
-        if group and size + count > _REQUESTED_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(run)
-        size += count
-    if group:
-        yield group
 
 
 def _too_short(path: str) -> FileChangedError:

@@ -5,7 +5,6 @@ Records that were not requested are neither verified nor decoded, and often not 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +14,7 @@ from typing_extensions import Buffer
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.record_file import TABLE_BYTES, RecordFile, TableReader
-from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.files.storage.range_requests import ByteRange
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
@@ -123,8 +122,8 @@ class Fetch(NamedTuple):
         return _decoded(reader, found)
 
     def _in_ranges(self, records: Ints) -> Iterator[_Found]:
-        for first, last in _groups(self.stops - self.starts):
-            starts, stops = self.starts[first:last], self.stops[first:last]
+        for group in groups_by_bytes((self.stops - self.starts).tolist(), TABLE_BYTES):
+            starts, stops = self.starts[group], self.stops[group]
             path, stamp = self.split.file.path, self.split.file.stamp
             wanted = [
                 ByteRange(path, *one, stamp) for one in zip(starts.tolist(), stops.tolist(), strict=True)
@@ -186,9 +185,3 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     numbers = starts // TABLE_BYTES
     is_first[1:] = is_last[:-1] = (starts[1:] - stops[:-1] > gap) | (numbers[1:] > numbers[:-1])
     return starts[is_first], stops[is_last]
-
-
-def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. One step reads a group."""
-    numbers = np.cumsum(sizes) // TABLE_BYTES
-    return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])

@@ -59,6 +59,15 @@ class Split:
         return ByteRange(self.file.path, self.start.offset, stop, self.file.stamp, self.file.size)
 
 
+def groups_by_bytes(sizes: Iterable[int], most: int) -> Iterator[slice]:
+    """Divide consecutive items of the given sizes into groups of at most ``most`` bytes, or of one item."""
+    ends, first = np.append(0, np.cumsum([*sizes], dtype=np.int64)), 0
+    while first < len(ends) - 1:
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, "right")) - 1)
+        yield slice(first, last)
+        first = last
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a file list.

@@ -238,7 +238,7 @@ def test_a_call_that_returns_no_batch_is_not_counted_as_waiting(path: str, prefe
 
 
 def test_a_thread_goes_on_while_the_program_waits() -> None:
-    """The piece that the program waits for is not counted as ahead, so its thread needs no new start."""
+    """The piece that the program waits for does not count as read ahead."""
     first = Event()
 
     def read(piece: int) -> pa.Table:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import NamedTuple, Self
 from uuid import uuid4
 
@@ -53,7 +52,7 @@ from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
-from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.reader import Checksum
 from dask_tfrecord.files.storage.store import Store
@@ -124,11 +123,9 @@ def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[Fil
 
 
 def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
-    """Group data files into tasks that each read about `TASK_BYTES` bytes."""
-    ends = np.cumsum([entry.bytes for entry in entries])
-    tasks = ((ends - 1) // TASK_BYTES).tolist()
-    pairs = groupby(zip(tasks, entries, strict=True), key=itemgetter(0))
-    return [[entry for _, entry in group] for _, group in pairs]
+    """Group data files into tasks that each read at most `TASK_BYTES` bytes, or one file."""
+    sizes = [entry.bytes for entry in entries]
+    return [[*entries[group]] for group in groups_by_bytes(sizes, TASK_BYTES)]
 
 
 @redact_errors

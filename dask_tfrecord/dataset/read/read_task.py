@@ -23,7 +23,7 @@ from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaErr
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.record_file import STREAM_BYTES, TABLE_BYTES, rows_without_columns
 from dask_tfrecord.files.selected_records import read_selected
-from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.files.storage.read_ahead import requests_for
 
 logger = logging.getLogger(__name__)
@@ -278,10 +278,9 @@ def read_each(read: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> 
     On a remote store, partitions of up to `_BYTES_AT_ONCE` bytes are read at once.
     """
     found: list[Result] = []
-    ends = np.cumsum([sum(split.stored_bytes for split in partition.splits) for partition, *_ in calls])
-    while (at := len(found)) < len(calls):
-        stop = max(at + 1, int(np.searchsorted(ends, ends[at] + _BYTES_AT_ONCE)))
-        found += calls[at][0].store.for_each(lambda call: read(*call), calls[at:stop])
+    sizes = (sum(split.stored_bytes for split in partition.splits) for partition, *_ in calls)
+    for group in groups_by_bytes(sizes, _BYTES_AT_ONCE):
+        found += calls[group.start][0].store.for_each(lambda call: read(*call), calls[group])
     return found
 
 

@@ -3,7 +3,7 @@
 Another operation may remove a file between the plan of a read and the read.
 
 Modules: dataset.read.partition, dataset.read.read_plan, dataset.read.read_task, dataset.read.sample,
-files.storage.listing.
+files.storage.listing, files.splits.
 """
 
 import pickle
@@ -25,7 +25,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.splits import BlockIndex, Split
+from dask_tfrecord.files.splits import BlockIndex, Split, groups_by_bytes
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
@@ -257,3 +257,16 @@ def test_a_task_that_reads_many_files_carries_few_bytes_for_each() -> None:
         data = pickle.dumps(partition)
         assert pickle.loads(data) == partition
         assert len(data) < 2000 + 20 * count
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([], []),
+        ([4, 4, 2, 1], [[4, 4, 2], [1]]),
+        ([11, 10, 1], [[11], [10], [1]]),
+        ([0, 0, 10, 0, 30, 0], [[0, 0, 10, 0], [30], [0]]),
+    ],
+)
+def test_items_are_grouped_up_to_a_number_of_bytes(sizes: list[int], groups: list[list[int]]) -> None:
+    assert [sizes[group] for group in groups_by_bytes(sizes, 10)] == groups
