@@ -30,6 +30,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
+from dask_tfrecord.files.storage import range_requests
 from dask_tfrecord.files.storage.range_requests import ByteRange, is_passing
 from dask_tfrecord.files.storage.store import Store
 
@@ -219,6 +220,21 @@ def test_a_server_without_ranges_is_asked_twice_for_each_file(tmp_path: Path) ->
                 with ahead.open(path, size) as reader:
                     assert reader.peek(size) == bytes(size)
         assert [name for method, name, _ in web.asked if method == "GET"] == ["a", "a", "b", "b", "c", "c"]
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize(("seconds", "times"), [(120.0, 5), (0.0, 1)])
+def test_a_range_is_not_requested_again_for_longer_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
+) -> None:
+    (tmp_path / "a").write_bytes(bytes(100))
+    monkeypatch.setattr(range_requests, "_REPEATED_SECONDS", seconds)
+    with web_server(tmp_path) as web:
+        web.cut = 10
+        store = Store.at(f"{web.url}/")
+        with pytest.raises(TFRecordError, match="/a: "):
+            store.read_ranges([ByteRange(f"{web.url}/a", 0, 100)])
+        assert [method for method, _, _ in web.asked].count("GET") == times
 
 
 @pytest.mark.parametrize(("status", "passes"), [(404, False), (429, True), (503, True)])

@@ -30,6 +30,7 @@ from dask_tfrecord.files.storage.range_requests import (
     REQUEST_BYTES,
     Answer,
     ByteRange,
+    FailedRangeError,
     ReplacedError,
     RequestCounts,
     has_range_requests,
@@ -395,6 +396,9 @@ class Location:
             answers = request_all(self.fs, ranges, counts, self.block_cache)
         except ReplacedError as error:
             raise rewritten(self.public(str(error))) from None
+        except FailedRangeError as error:
+            path, _, _, stamp, size = error.wanted
+            self._expected(path, size, stamp, whole=False).explain(error.failure)
         unsure = []
         for wanted, (_, stamps) in zip(ranges, answers, strict=True):
             if any(one and not is_same(one, stamps[0]) for one in stamps):

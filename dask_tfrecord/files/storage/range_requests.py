@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from random import uniform
 from threading import Lock
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -35,6 +36,10 @@ MOST_REQUESTS = 16
 # The pauses in seconds before a request is repeated. Each pause is shortened at random, so that many requests
 # that failed together are not repeated together.
 _PAUSES = (0.25, 1.0, 4.0, 8.0)
+
+# After this many seconds, a range is not requested again. A server that never answers then fails a read after
+# the timeout of one request, which is five minutes over HTTP.
+_REPEATED_SECONDS = 120.0
 
 _PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -86,6 +91,14 @@ class Answer(NamedTuple):
 
 class ReplacedError(Exception):
     """The store refused a request because the file has another ETag. The text is the path."""
+
+
+class FailedRangeError(Exception):
+    """One of several ranges cannot be read, because of ``failure``."""
+
+    def __init__(self, wanted: ByteRange, failure: Exception) -> None:
+        super().__init__(wanted.path)
+        self.wanted, self.failure = wanted, failure
 
 
 class _RepeatedError(Exception):
@@ -234,7 +247,12 @@ async def _fetch_all(
 
     async def fetch(wanted: ByteRange) -> Answer:
         async with gate:
-            return await _fetch(fs, wanted, counts)
+            try:
+                return await _fetch(fs, wanted, counts)
+            except (FileNotFoundError, ReplacedError):
+                raise
+            except Exception as error:  # storage libraries raise exceptions of many classes
+                raise FailedRangeError(wanted, error) from error
 
     tasks = [asyncio.ensure_future(fetch(wanted)) for wanted in ranges]
     try:
@@ -247,7 +265,7 @@ async def _fetch_all(
 
 async def _fetch(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCounts) -> Answer:
     """Request a range. If the request fails for a passing reason, repeat it."""
-    send = _sender(fs)
+    send, began = _sender(fs), monotonic()
     for pause in (*_PAUSES, None):
         counts.add(requests=1)
         try:
@@ -262,7 +280,8 @@ async def _fetch(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCount
             failure = error.__cause__ or error
         except Exception as error:  # storage libraries raise exceptions of many classes
             failure = error
-            if pause is not None and is_passing(error):
+            is_early = monotonic() - began < _REPEATED_SECONDS
+            if pause is not None and is_early and is_passing(error):
                 counts.add(retries=1)
                 await asyncio.sleep(pause * uniform(0.5, 1))
                 continue
