@@ -97,16 +97,12 @@ class NumberedRows:
         return records if self._passing is None else np.searchsorted(self._passing, records)
 
     def numbers(self, indices: Any) -> Numbers:
-        """Validate row indices or a boolean mask, as `checked` does, and convert them to record indices."""
-        rows = self.checked(indices)
-        return rows if self._passing is None else self._passing[rows]
-
-    def checked(self, indices: Any) -> Numbers:
-        """Validate row indices or a boolean mask, and convert them to non-negative row indices.
+        """Validate row indices or a boolean mask, and convert them to record indices.
 
         Raise IndexError if an index is out of bounds, or if a mask does not have one element for each row.
         """
-        return resolved(index_array(indices, self._root), len(self), self._root)
+        rows = resolved(index_array(indices, self._root), len(self), self._root)
+        return rows if self._passing is None else self._passing[rows]
 
     def matching(self, filters: Any) -> Numbers:
         """Return the indices of the rows that pass filters, in ascending order.

@@ -133,7 +133,6 @@ def test_wrong_types_are_refused_with_an_error_of_the_package(name: str, directo
             (lambda path: RecordTable(path).batch, {"indices": [0]}),
             (lambda path: RecordTable(path).matching, {"filters": [("a", "==", 1)]}),
             (lambda path: RecordTable(path).block_order, {"seed": 0, "epoch": 0, "shard": (0, 1)}),
-            (lambda path: RecordTable(path).shuffle_statistics, {"order": [0, 1], "batch_size": 1}),
             (lambda path: open_dataset(path).filter, {"expression": pc.field("a") > 1}),
             (lambda path: open_dataset(path).scanner, {"columns": ["a"], "filter": None, "batch_size": 1}),
             (lambda path: open_dataset(path).batches, {"batch_size": 1, "shard": (0, 1)}),

@@ -1,8 +1,7 @@
 """Plan batches: compute the row order of an epoch and the range of a shard.
 
-With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows of each group of blocks.
-`shuffle_statistics` measures how far an order is from a uniformly random order. Each use of random numbers
-has a separate random stream, so that the orders are independent of each other.
+With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows of each group of blocks. Each
+use of random numbers has a separate random stream, so that the orders are independent of each other.
 """
 
 import re
@@ -565,90 +564,3 @@ def checked_ranks(rank: int | None, world_size: int | None) -> Fraction | None:
         remedies = Remedy("rank", 0), Remedy("world_size", 1, "read all rows")
         raise TFRecordError("rank= and world_size= belong together", *remedies)
     return rank, world_size
-
-
-@dataclass(frozen=True)
-class ShuffleStatistics:
-    """Statistics about how far the order of an epoch is from a uniformly random order.
-
-    `RecordTable.shuffle_statistics` returns the statistics, and ``print`` prints them as a table.
-
-    Attributes
-    ----------
-    rows, blocks, batch_size : int
-        Three counts: the rows in the order, the blocks in the table, and the rows in a batch.
-    displacement : tuple of float
-        The distance between a row's position in the order and its position in the files, as a fraction of all
-        rows: the mean, and the quantiles 0.1, 0.5 and 0.9.
-    batch_blocks, uniform_batch_blocks : float
-        The mean number of different blocks in a batch, for the measured order and for a uniformly random
-        order.
-    same_block, uniform_same_block : float
-        The probability that two rows of a batch come from the same block, for the measured order and for a
-        uniformly random order.
-    """
-
-    rows: int
-    blocks: int
-    batch_size: int
-    displacement: tuple[float, float, float, float]
-    batch_blocks: float
-    uniform_batch_blocks: float
-    same_block: float
-    uniform_same_block: float
-
-    @property
-    def design_effect(self) -> float:
-        """The largest possible variance of a batch mean, relative to its variance in a uniformly random
-        order.
-
-        In the worst case, all rows of a block have the same value, for example in files that are sorted by
-        label.
-        """
-        pairs = self.batch_size - 1
-        return (1 + pairs * self.same_block) / (1 + pairs * self.uniform_same_block)
-
-    def __str__(self) -> str:
-        # The distance between two uniform random numbers has the mean 1/3 and the quantiles 1 - sqrt(1 - q).
-        uniform = (1 / 3, *(1 - (1 - q) ** 0.5 for q in (0.1, 0.5, 0.9)))
-        names = ("mean", "quantile 0.1", "median", "quantile 0.9")
-        distances = zip(names, self.displacement, uniform, strict=True)
-        lines = [
-            (
-                f"{self.rows:,} rows, {self.blocks:,} blocks, batches of {self.batch_size:,}",
-                "order",
-                "uniform",
-            ),
-            *((f"displacement, {name}", f"{one:.3f}", f"{other:.3f}") for name, one, other in distances),
-            ("blocks in a batch", f"{self.batch_blocks:,.1f}", f"{self.uniform_batch_blocks:,.1f}"),
-            ("two rows of a batch in one block", f"{self.same_block:.2%}", f"{self.uniform_same_block:.2%}"),
-            ("variance of a batch mean, at worst", f"{self.design_effect:.1f} x", "1.0 x"),
-        ]
-        width = max(len(name) for name, _, _ in lines)
-        return "\n".join(f"{name:{width}}  {one:>9}  {other:>9}" for name, one, other in lines)
-
-
-def measure_order(order: Ints, firsts: Ints, batch_size: int) -> ShuffleStatistics:
-    """Measure an order of rows. The last batch is left out if it is smaller than the other batches.
-
-    ``firsts`` contains the index of the first row of each block, followed by the number of rows.
-    """
-    sizes, total = np.diff(firsts), max(1, int(firsts[-1]))
-    batch_size = max(1, min(batch_size, len(order)))
-    nbatches = len(order) // batch_size
-    blocks = np.searchsorted(firsts, order[: nbatches * batch_size], "right") - 1
-    numbers = np.repeat(np.arange(nbatches), batch_size) * len(sizes) + blocks
-    together = np.unique(numbers, return_counts=True)[1]
-    pairs = nbatches * batch_size * (batch_size - 1)
-    distances = np.abs(order / total - np.arange(len(order)) / max(1, len(order)))
-    quantiles = np.quantile(distances, [0.1, 0.5, 0.9]).tolist() if len(order) else [0.0] * 3
-    return ShuffleStatistics(
-        len(order),
-        len(sizes),
-        batch_size,
-        (float(distances.mean()) if len(order) else 0.0, *quantiles),
-        len(together) / max(1, nbatches),
-        float((1 - (1 - sizes / total) ** batch_size).sum()),
-        float((together * (together - 1)).sum() / max(1, pairs)),
-        float((sizes * (sizes - 1)).sum() / max(1, total * (total - 1))),
-    )

@@ -29,14 +29,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork, with_cache
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.epoch_order import (
-    Order,
-    ShuffleStatistics,
-    checked_shard,
-    make_order,
-    measure_order,
-    rows_of_shard,
-)
+from dask_tfrecord.feed.epoch_order import Order, checked_shard, make_order, rows_of_shard
 from dask_tfrecord.feed.record_buffers import (
     THREADS,
     RecordBuffers,
@@ -424,36 +417,6 @@ class RecordTable:
         arguments.number("epoch", epoch, 0)
         counts = np.diff(self.block_starts)
         return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes, is_grouped=True)
-
-    def shuffle_statistics(
-        self, order: Sequence[int] | npt.NDArray[Any], batch_size: int
-    ) -> ShuffleStatistics:
-        """Measure how far an order of records is from a uniformly random order.
-
-        Parameters
-        ----------
-        order : sequence of int
-            Record indices in the order of reading, such as the result of `block_order`.
-        batch_size : int
-            The number of records in each batch.
-
-        Returns
-        -------
-        ShuffleStatistics
-            The measurements, which ``print`` prints as a table.
-
-        Examples
-        --------
-        >>> import dask.dataframe as dd
-        >>> import dask_tfrecord
-        >>> ddf = dd.from_dict({"x": [1, 2, 3, 4]}, npartitions=2)
-        >>> _ = dask_tfrecord.to_tfrecord(ddf, "measured")
-        >>> table = dask_tfrecord.feed.RecordTable("measured")
-        >>> table.shuffle_statistics([0, 1, 2, 3], batch_size=2).same_block
-        1.0
-        """
-        arguments.number("batch_size", batch_size)
-        return measure_order(self._rows.checked(order), self.block_starts, batch_size)
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:

@@ -3,7 +3,6 @@
 Modules: feed.epoch_order.
 """
 
-import itertools
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -145,30 +144,6 @@ def test_an_iteration_continues_after_every_batch(tmp_path: Path, form: str) -> 
         assert [ids([batch]) for batch in rest] == found[at:]
     with pytest.raises(TFRecordError, match="other arguments"):
         iter_batches(path, 20, start=states[0], **{**given, "seed": 5})
-
-
-def test_statistics_are_those_of_all_pairs(tmp_path: Path) -> None:
-    table = RecordTable(write(tmp_path / "d"))
-    starts, size = table.block_starts.tolist(), 25
-    block = [number for number, start in enumerate(starts[:-1]) for _ in range(start, starts[number + 1])]
-    uniform = np.random.default_rng(1).permutation(ROWS)
-    orders = {"blocks": table.block_order(1), "files": np.arange(ROWS), "uniform": uniform}
-    found = {}
-    for name, order in orders.items():
-        of_batches = [
-            [block[row] for row in batch] for batch in zip(*[iter(order.tolist())] * size, strict=False)
-        ]
-        pairs = [a == b for batch in of_batches for a, b in itertools.combinations(batch, 2)]
-        found[name] = one = table.shuffle_statistics(order, size)
-        assert one.same_block == pytest.approx(np.mean(pairs))
-        assert one.batch_blocks == pytest.approx(np.mean([len(set(batch)) for batch in of_batches]))
-        distances = [abs(row - place) / ROWS for place, row in enumerate(order.tolist())]
-        assert one.displacement[:3:2] == pytest.approx([np.mean(distances), np.median(distances)])
-    assert found["uniform"].same_block == pytest.approx(found["uniform"].uniform_same_block, rel=0.1)
-    assert found["uniform"].batch_blocks == pytest.approx(found["uniform"].uniform_batch_blocks, rel=0.05)
-    assert 1 < found["blocks"].design_effect < found["files"].design_effect
-    assert "two rows of a batch in one block" in str(found["blocks"])
-    assert table.shuffle_statistics([], 5).rows == 0
 
 
 def test_grain_resumes_after_every_batch_and_at_ends(tmp_path: Path) -> None:
