@@ -186,8 +186,7 @@ class TFRecordBatches(IterableDataset[Any]):
     The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration
     begins the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``)
     always begin with epoch 0. An iteration that continues from a loaded state keeps the epoch of the state.
-    If `set_epoch` chose an epoch other than that of the state, the chosen epoch applies to the iteration
-    after the resumed one.
+    If `set_epoch` chooses another epoch, the chosen epoch applies to the iteration after the resumed one.
 
     Examples
     --------
@@ -392,7 +391,7 @@ class TFRecordBatches(IterableDataset[Any]):
         epoch, start = begin
         batches = self._open(epoch, part, start)
         self._batches, self._ended, self._loaded = batches, False, None
-        self._unused = epoch if is_after_end else None
+        self._unused = None
         if info is not None:
             self._shared[2] += 1
             self._workers.put(batches.statistics)

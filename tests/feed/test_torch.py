@@ -230,9 +230,9 @@ def test_two_processes_of_gloo_share_the_rows(dataset: str) -> None:
             (lambda path, state=state: TFRecordBatches(path, 64).load_state_dict(state), "state_dict")
             for state in (
                 {"row": 3},
-                {"epoch": 0, "batches": None},
-                {"epoch": 0, "batches": {"row": 3}, "ended": False, "chosen": None},
-                {"epoch": 0, "batches": "x", "ended": False, "chosen": None},
+                {"epoch": 0, "states": None},
+                {"epoch": 0, "states": {"row": 3}, "ended": False, "following": 1},
+                {"epoch": 0, "states": "x", "ended": False, "following": 1},
             )
         ),
         *(

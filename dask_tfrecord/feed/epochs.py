@@ -1,0 +1,198 @@
+"""Decide which epoch each iteration of a loader reads, and where in the epoch the iteration begins.
+
+This module does not know what a loader returns: a position is a state that the loader saves and understands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dask_tfrecord import arguments
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
+
+_KEYS = ("epoch", "states", "ended", "following")
+
+# The first two numbers of the shared memory: the epoch of the last call of `Epochs.choose`, and the number of
+# calls. Each following number counts the iterations that the worker process with this id has begun.
+SHARED_NUMBERS = 2
+
+
+class Start(NamedTuple):
+    """Where an iteration begins: at the positions ``states``, or without states at the first row of an epoch.
+
+    ``is_repeated`` is True for the epoch after a loaded state from the end of an epoch: the
+    `StatefulDataLoader` of torchdata begins two iterations of it, and uses only the second one.
+    """
+
+    epoch: int
+    states: Sequence[State] = ()
+    is_repeated: bool = False
+
+
+@dataclass(eq=False)
+class Iteration:
+    """An iteration that has begun.
+
+    The loader sets ``stage``: "running" when the first batch is requested, then "ended" after the last batch,
+    or "left" if the program gives the iteration up before.
+    """
+
+    start: Start
+    stage: Literal["new", "running", "ended", "left"] = "new"
+
+    @property
+    def is_repeated(self) -> bool:
+        """True if the next iteration reads the epoch again, because nobody uses this iteration."""
+        return self.start.is_repeated and self.stage == "new"
+
+
+class Epochs:
+    """Which epoch a loader reads next, and at which position.
+
+    The object keeps the starts of the coming iterations, and the newest iteration of this process:
+
+    ===================================  ==================================================
+    call                                 the coming iterations afterwards
+    ===================================  ==================================================
+    ``Epochs(epoch)``                    ``epoch``
+    `begin`, an iteration begins         all but the first; if none is left, the next epoch
+    `choose`                             the chosen epoch
+    `load`, within an epoch              the loaded position, and the epoch after it
+    `load`, at the end of an epoch       the epoch after it
+    `choose` before or after `load`      the loaded position, and the chosen epoch
+    ===================================  ==================================================
+
+    Choosing the epoch of a loaded position changes nothing, because a restarted program chooses the epoch
+    again that it continues.
+
+    Worker processes have copies of the object. A choice in one process reaches all processes through
+    ``shared``, and each process adopts the choice when its next iteration begins.
+
+    Parameters
+    ----------
+    epoch : int, default 0
+        The epoch of the first iteration.
+    states : sequence of dict, optional
+        The positions in the epoch at which the first iteration begins.
+    shared : array of int, optional
+        `SHARED_NUMBERS` zeros, and a zero for each possible worker process, in memory that the processes
+        share.
+    """
+
+    def __init__(self, epoch: int = 0, states: Sequence[State] = (), shared: Any = None) -> None:
+        self._shared = np.zeros(SHARED_NUMBERS, np.int64) if shared is None else shared
+        self._coming = [Start(epoch, states), Start(epoch + 1)]
+        self._newest: Iteration | None = None
+        self._adopted = 0  # The number of calls of `choose` that this process has adopted.
+        # The iterations of each worker before this process began its newest iteration, or loaded a state.
+        self._elsewhere = self._begun_in_workers()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_newest": None}  # an iteration stays in its process
+
+    def _begun_in_workers(self) -> list[int]:
+        begun: list[int] = self._shared[SHARED_NUMBERS:].tolist()
+        return begun
+
+    @property
+    def is_in_workers(self) -> bool:
+        """True if worker processes have begun an iteration after the newest iteration of this process."""
+        return self._elsewhere != self._begun_in_workers()
+
+    def choose(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, or of the one after a loaded position of another epoch."""
+        arguments.number("epoch", epoch, 0)
+        self._shared[0] = epoch
+        self._shared[1] += 1
+
+    def _adopt(self) -> None:
+        epoch, calls = self._shared[:SHARED_NUMBERS].tolist()
+        if calls == self._adopted:
+            return
+        self._adopted = calls
+        newest = self._newest
+        if newest is not None and (newest.is_repeated or newest.stage in ("left", "ended")):
+            self._newest = None
+        first = self._coming[0]
+        if not first.states:
+            self._coming = [Start(epoch, is_repeated=first.is_repeated)]
+        elif first.epoch != epoch:
+            self._coming = [first, Start(epoch)]
+
+    def begin(self, worker: int | None = None) -> Iteration:
+        """Begin an iteration. ``worker`` is the id of this process if it is a worker process.
+
+        The epoch advances when an iteration begins, not when it ends: workers that are stopped early must
+        stay in the same epoch as workers that reach the end.
+        """
+        self._forget_used_position(worker)
+        self._adopt()
+        if self._newest is not None and self._newest.is_repeated:
+            start = self._newest.start
+        else:
+            start, *coming = self._coming
+            self._coming = coming or [Start(start.epoch + 1)]
+        self._newest = Iteration(start)
+        if worker is None:
+            self._elsewhere = self._begun_in_workers()
+        else:
+            self._shared[SHARED_NUMBERS + worker] += 1
+        return self._newest
+
+    def _forget_used_position(self, worker: int | None) -> None:
+        """Forget a loaded position from which the worker processes of an earlier iteration have continued."""
+        before, now = self._elsewhere, self._begun_in_workers()
+        is_used = before != now if worker is None else before[worker] != now[worker]
+        if is_used and self._coming[0].states:
+            self._coming = self._coming[1:]
+
+    def waiting(self, worker: int | None = None) -> Start | None:
+        """Return where the next iteration begins, or None if the newest iteration determines the state."""
+        # Workers adopt a choice only when an iteration begins: each would notice it at a different batch.
+        if worker is None:
+            self._adopt()
+        return self._coming[0] if self._newest is None else None
+
+    def state(self, states: Sequence[State]) -> State:
+        """Return a state for `load`. ``states`` is the position that `waiting` has asked for."""
+        if self._newest is None:
+            (epoch, *_), *others = self._coming
+            following, ended = others[0].epoch if others else epoch + 1, False
+        else:
+            epoch, following = self._newest.start.epoch, self._coming[0].epoch
+            ended = self._newest.stage == "ended"
+        return sealed({"epoch": epoch, "states": list(states), "ended": ended, "following": following})
+
+    def load(self, states: Sequence[State], owner: str, worker: int | None = None) -> list[State]:
+        """Continue at the positions of one or several results of `state`, and return the positions.
+
+        If all iterations had ended, begin the following epoch. A worker process that has ended an epoch
+        begins the next epoch only after an empty iteration, because other workers may continue the epoch.
+
+        Raises
+        ------
+        TFRecordError
+            If an object is no state of the class ``owner``, or if the states belong to different epochs.
+        """
+        for state in states:
+            check_sealed(state, _KEYS, owner)
+        is_begin = worker is None and all(state["ended"] or not state["states"] for state in states)
+        epochs = {state["following" if is_begin and state["ended"] else "epoch"] for state in states}
+        positions = [one for state in states for one in state["states"]]
+        if len(epochs) != 1 or not (is_begin or all(state["states"] for state in states) or not positions):
+            problem = "the states are of different epochs"
+            raise TFRecordError(problem, "pass the states that all ranks returned at the same step")
+        (epoch,) = epochs
+        self._coming = [Start(epoch, positions), Start(states[0]["following"])]
+        if is_begin:
+            self._coming = [Start(epoch, is_repeated=True)]
+        self._newest, self._elsewhere = None, self._begun_in_workers()
+        return positions
+
+
+def ended(state: State, owner: str) -> State:
+    """Return a state of a worker of a loader that has ended: the loader knows so before each worker does."""
+    return sealed({**check_sealed(state, _KEYS, owner), "ended": True})
