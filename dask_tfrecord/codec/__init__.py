@@ -508,3 +508,17 @@ def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
     ``take``.
     """
     return pa.array(_kernel.take_bytes(array, rows))
+
+
+# The largest sum of the weights that `choose_turns` accepts.
+MAX_WEIGHTS = 1 << 40
+
+
+def choose_turns(weights: Ints, deficits: Ints, count: int) -> npt.NDArray[np.int16]:
+    """Return the source that has each of the next ``count`` turns, and update ``deficits``.
+
+    `_kernel.choose_turns` explains the parameters.
+    """
+    chosen = np.empty(count, np.int16)
+    _kernel.choose_turns(weights.data, deficits.data, chosen.data)
+    return chosen

@@ -253,6 +253,16 @@ def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
     repeated rows would make the result larger in bytes than the array.
     """
 
+def choose_turns(weights: Buffer, deficits: Buffer, chosen: Buffer) -> None:
+    """Fill ``chosen`` (int16) with the source of each of the next turns. Each turn chooses one source.
+
+    ``weights`` (int64) contains the weight of each source. ``deficits`` (int64) is updated. It contains the
+    turns that each source should have had by its weight, minus the turns that it had, times the sum of all
+    weights. If the deficits are 0 at first, the number of turns of a source always differs from what its
+    weight demands by less than one. The choices do not depend on how the turns are divided among calls.
+    Raises ValueError for deficits to which no earlier choices lead, and for weights whose sum exceeds 2**40.
+    """
+
 def limit_pool(bytes: int) -> None:
     """Limit the memory that the process keeps for later batches.
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/turns.hpp"
 #include "columns/check.hpp"
 #include "columns/decode.hpp"
 #include "columns/encode.hpp"
@@ -355,6 +356,19 @@ nb::object take_bytes(nb::handle column, nb::handle rows) {
   return python_batch(std::move(node), arena);
 }
 
+void choose_turns(nb::handle weights, nb::handle deficits, nb::handle chosen) {
+  const Bytes given(weights);
+  const Bytes changed(deficits, PyBUF_WRITABLE);
+  const Bytes turns(chosen, PyBUF_WRITABLE);
+  if (given.size() != changed.size()) throw nb::value_error("each source needs a weight and a deficit");
+  const char* wrong = without_gil([&] {
+    return tfr::choose_turns(reinterpret_cast<const int64_t*>(given.data()), reinterpret_cast<int64_t*>(changed.data()),
+                             given.size() / sizeof(int64_t), reinterpret_cast<int16_t*>(turns.data()),
+                             turns.size() / sizeof(int16_t));
+  });
+  if (wrong) throw nb::value_error(wrong);
+}
+
 // Memory of the pool as an array, which gives the memory back when it is dropped.
 nb::ndarray<nb::numpy, uint8_t> pool_array(size_t size) {
   tfr::Pool& pool = tfr::Pool::instance();
@@ -409,6 +423,7 @@ NB_MODULE(_kernel, m) {
   m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false, "limit"_a = nb::none());
   m.def("take_bytes", &take_bytes, "column"_a, "rows"_a);
+  m.def("choose_turns", &choose_turns, "weights"_a, "deficits"_a, "chosen"_a);
   m.def("limit_pool", [](size_t bytes) { tfr::Pool::instance().set_limit(bytes); }, "bytes"_a);
   m.def("raise_pool_limit", [](size_t bytes) { tfr::Pool::instance().raise_limit(bytes); }, "bytes"_a);
   m.def("pool_bytes", [] { return tfr::Pool::instance().kept(); });
