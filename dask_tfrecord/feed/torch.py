@@ -1,6 +1,5 @@
 """Provide PyTorch datasets, iterable and map-style, that return the records of a dataset as tensors."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
 from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
+from dask_tfrecord.feed.epochs import SHARED_NUMBERS, Epochs, Iteration, Start, ended
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
@@ -30,7 +30,7 @@ from dask_tfrecord.feed.numpy_columns import (
     fill_value,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
+from dask_tfrecord.feed.resume_position import State, checked_states, epoch_of
 from dask_tfrecord.feed.worker_messages import for_message
 from dask_tfrecord.feed.worker_statistics import WorkerStatistics
 from dask_tfrecord.files.storage.listing import PathLike
@@ -108,12 +108,8 @@ def _bytes(name: str, column: pa.Array, fill: Any) -> list[torch.Tensor]:
     return [every[start:stop] for start, stop in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)]
 
 
-# An epoch number, and the `Batches.state` of one or more workers in that epoch. At the start of the epoch,
-# the list of states is None.
-_Position: TypeAlias = tuple[int, list[State] | None]
-
-# The largest number of DataLoader workers that can continue from a state.
-_MAX_WORKERS = 1 << 12
+# The largest number of DataLoader workers that can read a dataset.
+_MAX_WORKERS = 1 << 10
 
 
 class TFRecordBatches(IterableDataset[Any]):
@@ -234,52 +230,26 @@ class TFRecordBatches(IterableDataset[Any]):
         if convert is not None and fill_nulls:
             problem = "fill_nulls= has no effect with convert=, which receives the nulls"
             raise TFRecordError(problem, "call to_tensors(batch, fill_nulls) in the function")
-        # This process and the DataLoader workers share this memory. The three shared values are the epoch of
-        # the last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began
-        # in workers.
-        self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
-        self._workers = WorkerStatistics()
-        self._seen = 0  # The number of `set_epoch` calls that this process has taken into account.
-        self._chosen: int | None = None  # The epoch that the last `set_epoch` call chose.
-        # The number of iterations that began in workers before the last iteration in this process.
-        self._elsewhere = 0
-        self._epoch = 0  # The epoch of the next iteration in this process.
-        self._batches: Batches | None = None  # The `Batches` object of the newest iteration.
-        self._ended = False  # True if the newest iteration has returned all batches.
-        # The index of the epoch that follows a loaded state, if the state was saved at the end of an epoch.
-        # The value becomes None when the first batch of the epoch is requested.
-        self._unused: int | None = None
-        self._loaded: State | None = None  # The loaded state from which the next iteration continues.
-        self._loader = os.getpid()  # The id of the process that loaded the state.
-        # Shared memory with one flag for each worker id. A flag is True after a worker with this id has
-        # continued from the loaded state.
-        self._continued = torch.zeros(0, dtype=torch.bool)
+        shared = torch.zeros(SHARED_NUMBERS + _MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self._epochs, self._workers = Epochs(shared=shared), WorkerStatistics()
+        self._batches: Batches | None = None  # The `Batches` object of the newest iteration of this process.
         len(self)  # This call raises an error for a wrong argument before any worker starts.
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker process does not know the rank of the parent process.
         return {**vars(self), "_shard": self._shard or distributed_shard(), "_batches": None}
 
-    def _open(self, epoch: int, part: tuple[int, int], start: list[State] | None = None) -> Batches:
-        return Batches(self._plan, epoch, self._shard or distributed_shard() or (0, 1), part, start)
+    def _open(self, start: Start, part: tuple[int, int] = (0, 1)) -> Batches:
+        shard = self._shard or distributed_shard() or (0, 1)
+        return Batches(self._plan, start.epoch, shard, part, start.states or None)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank, which does not depend on the number of workers."""
-        return len(self._open(0, (0, 1)))
+        return len(self._open(Start(0)))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. With ``shuffle``, each epoch has a different row order."""
-        arguments.number("epoch", epoch, 0)
-        self._shared[0] = epoch
-        self._shared[1] += 1
-
-    def _follow(self) -> None:
-        """Adopt the epoch of the last `set_epoch` call, which may have run in another process."""
-        epoch, calls, _ = self._shared.tolist()
-        if calls != self._seen:
-            self._epoch, self._chosen, self._seen, self._unused = epoch, epoch, calls, None
-            if self._batches is not None and self._batches.is_closed and not self._ended:
-                self._batches = None  # the program gave the iteration up, and chose another one
+        self._epochs.choose(epoch)
 
     @property
     def statistics(self) -> BatchStatistics:
@@ -288,9 +258,9 @@ class TFRecordBatches(IterableDataset[Any]):
         With DataLoader workers, each value is the sum over the workers. Workers with an id above 127 are not
         counted. A worker waits only while it prepares a batch, not while the training loop uses its batches.
         """
-        if self._elsewhere == self._shared[2]:
-            return BatchStatistics() if self._batches is None else self._batches.statistics
-        return self._workers.total()
+        if self._epochs.is_in_workers:
+            return self._workers.total()
+        return BatchStatistics() if self._batches is None else self._batches.statistics
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iteration as a JSON-compatible dict.
@@ -301,41 +271,16 @@ class TFRecordBatches(IterableDataset[Any]):
             If worker processes iterate over the dataset, because this process does not know the positions of
             the workers.
         """
-        # In a worker, skip `_follow`: each worker would notice a `set_epoch` call at a different batch.
-        if get_worker_info() is None:
-            if self._elsewhere != self._shared[2]:
-                raise TFRecordError(
-                    "the workers of a DataLoader read the dataset, and only they know their positions",
-                    "call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
-                )
-            if self._loaded is None:
-                self._follow()
-            elif self._is_chosen_anew(self._loaded, not self._loaded["ended"]):
-                epoch = int(self._shared[0])
-                return _state({**self._state_of_loaded(self._loaded), "epoch": epoch, "chosen": epoch})
-        if self._loaded is not None:
-            return _state(self._state_of_loaded(self._loaded))
-        positions = [] if self._batches is None else [self._batches.state]
-        return _state(
-            {"epoch": self._epoch, "batches": positions, "ended": self._ended, "chosen": self._chosen}
-        )
-
-    def _state_of_loaded(self, loaded: State) -> State:
-        if loaded["ended"]:
-            return loaded
-        positions = loaded["batches"]
-        return {**loaded, "batches": [self._open(positions[0]["epoch"], _part(), positions).state]}
-
-    def _is_chosen_anew(self, loaded: State, goes_on: bool) -> bool:
-        """Return True if `set_epoch` was called for an iteration after the loaded state.
-
-        A restarted program calls `set_epoch` again: for the resumed epoch, or for the first epoch of the run.
-        ``goes_on`` is True if the epoch of the state continues.
-        """
-        epoch, calls, _ = self._shared.tolist()
-        of_run, of_this = epoch == loaded["chosen"], epoch == loaded["batches"][0]["epoch"]
-        is_repeated = of_run or of_this if goes_on else of_run and not of_this
-        return calls != self._seen and not is_repeated
+        worker, part = _worker()
+        if worker is None and self._epochs.is_in_workers:
+            raise TFRecordError(
+                "the workers of a DataLoader read the dataset, and only they know their positions",
+                "call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
+            )
+        start, batches = self._epochs.waiting(worker), self._batches
+        if start is not None:
+            batches = self._open(start, part) if start.states else None
+        return self._epochs.state([] if batches is None else [batches.state])
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
@@ -354,98 +299,42 @@ class TFRecordBatches(IterableDataset[Any]):
         Raises
         ------
         TFRecordError
-            If an object is not a state, or if the states belong to different epochs.
+            If an object is not a state, if the states belong to different epochs, or if they were saved with
+            another dataset or other arguments.
         """
         given = state if isinstance(state, list | tuple) else [state]
         states = [one for each in given for one in _states_in(each)]
-        positions = [position for one in states for position in one["batches"]]
-        epochs = {one["epoch"] for one in states}
-        if len(epochs) != 1 or (positions and not all(one["batches"] for one in states)):
-            problem = "the states are of different epochs"
-            raise TFRecordError(problem, "pass the states that all ranks returned at the same step")
-        (self._epoch,), self._chosen = epochs, states[0]["chosen"]
-        self._batches, self._ended, self._unused = None, False, None
-        is_ended = all(one["ended"] for one in states)
-        loaded = {"epoch": self._epoch, "batches": positions, "ended": is_ended, "chosen": self._chosen}
-        self._loaded, self._loader = loaded if positions else None, os.getpid()
-        self._continued = torch.zeros(_MAX_WORKERS, dtype=torch.bool).share_memory_()
-        self._elsewhere = int(self._shared[2])
+        positions = self._epochs.load(states, "TFRecordBatches", _worker()[0])
+        if positions:
+            with calling(self._plan.surface):
+                checked_states(self._plan, positions, epoch_of(positions))
+        self._batches = None
 
     def __iter__(self) -> Iterator[Any]:
         _refuse_second_batching(sys._getframe(1))
-        info, part = get_worker_info(), _part()
-        self._forget_used_state(part)
-        begin = self._resumed(part, info is not None)
-        is_after_end = self._loaded is not None and begin is None
-        if begin is None:
-            self._follow()
-        if begin is None and info is None and self._unused is not None:
-            # StatefulDataLoader calls `iter` twice after it has loaded a state from the end of an epoch.
-            begin = self._unused, None
-        if begin is None:
-            # The epoch advances when an iteration begins, not when the iteration ends. If the epoch advanced
-            # at the end, workers that were stopped early would be in a different epoch than workers that
-            # reached the end.
-            begin = self._epoch, None
-            self._epoch += 1
-        epoch, start = begin
-        batches = self._open(epoch, part, start)
-        self._batches, self._ended, self._loaded = batches, False, None
-        self._unused = None
-        if info is not None:
-            self._shared[2] += 1
-            self._workers.put(batches.statistics)
-        else:
-            self._elsewhere = int(self._shared[2])
-        return self._elements(batches)
-
-    def _resumed(self, part: tuple[int, int], is_worker: bool) -> _Position | None:
-        """Return the position at which the loaded state continues, or None if a new iteration begins."""
-        if self._loaded is None:
-            return None
-        positions = self._loaded["batches"]
-        resumed = positions[0]["epoch"]
-        epoch, calls, _ = self._shared.tolist()
-        # A worker that has finished an epoch must not begin the next epoch before all workers have finished.
-        goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
-        if calls != self._seen and not self._is_chosen_anew(self._loaded, goes_on):
-            self._chosen, self._seen = epoch, calls
-        if goes_on:
-            return resumed, positions
-        # This call raises an error if the state belongs to another dataset.
-        self._open(resumed, part, positions)
-        return None
-
-    def _forget_used_state(self, part: tuple[int, int]) -> None:
-        """Forget a loaded state from which the workers of an earlier iteration have continued."""
-        if self._loaded is None:
-            return
-        if get_worker_info() is None:
-            is_used = self._elsewhere != int(self._shared[2])
-        elif self._loader == os.getpid():  # StatefulDataLoader loads a state in each worker
-            is_used = False
-        else:
-            is_used = bool(self._continued[part[0]])
-            self._continued[part[0]] = True
-        if is_used:
-            self._loaded = None
+        worker, part = _worker()
+        iteration = self._epochs.begin(worker)
+        batches = self._batches = self._open(iteration.start, part)
+        self._workers.put(batches.statistics)
+        return self._elements(iteration, batches)
 
     def _element(self, table: pa.Table) -> Any:
         if self._convert is None:
             return to_tensors(table, self._fill_nulls)
         return self._convert(as_batch(table, table.schema))
 
-    def _elements(self, batches: Batches) -> Iterator[Any]:
-        if self._batches is batches:
-            self._unused = None
-        with batches, suppress(StopIteration):
-            while True:
-                element = for_message(batches.next_element(self._element))
-                if get_worker_info() is not None:
+    def _elements(self, iteration: Iteration, batches: Batches) -> Iterator[Any]:
+        iteration.stage = "running"
+        try:
+            with batches, suppress(StopIteration):
+                while True:
+                    element = for_message(batches.next_element(self._element))
                     self._workers.put(batches.statistics)
-                yield element
-        if self._batches is batches:
-            self._ended = True
+                    yield element
+            iteration.stage = "ended"
+        finally:
+            if iteration.stage != "ended":
+                iteration.stage = "left"
 
 
 def _refuse_second_batching(caller: FrameType | None) -> None:
@@ -561,34 +450,24 @@ class _Collated(dict[str, Any]):
         )
 
 
-def _part() -> tuple[int, int]:
+def _worker() -> tuple[int | None, tuple[int, int]]:
+    """Return the id of this DataLoader worker, or None, and the part of the rows that this process reads."""
     info = get_worker_info()
-    return (info.id, info.num_workers) if info else (0, 1)
+    return (None, (0, 1)) if info is None else (info.id, (info.id, info.num_workers))
 
 
 def _states_in(state: Any) -> list[State]:
     """Return the `TFRecordBatches` states in ``state``, which may be the state of a `StatefulDataLoader`."""
-    found = [state]
-    if isinstance(state, dict) and "_iterator_finished" in state:
-        if state.get("_steps_since_snapshot"):
-            raise TFRecordError(
-                "the state has the positions of the workers before the last batch",
-                "pass snapshot_every_n_steps=1 to the StatefulDataLoader whose state is saved",
-            )
-        workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
-        found = [worker["dataset_state"] for worker in workers]
-    for one in found:
-        check_sealed(one, _KEYS, "TFRecordBatches")
-    if isinstance(state, dict) and state.get("_iterator_finished"):
-        return [{**one, "ended": True} for one in found]
-    return found
-
-
-_KEYS = ("epoch", "batches", "ended", "chosen")
-
-
-def _state(parts: Mapping[str, Any]) -> State:
-    return sealed({key: parts[key] for key in _KEYS})
+    if not isinstance(state, dict) or "_iterator_finished" not in state:
+        return [state]
+    if state.get("_steps_since_snapshot"):
+        raise TFRecordError(
+            "the state has the positions of the workers before the last batch",
+            "pass snapshot_every_n_steps=1 to the StatefulDataLoader whose state is saved",
+        )
+    workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
+    found = [worker["dataset_state"] for worker in workers]
+    return [ended(one, "TFRecordBatches") for one in found] if state["_iterator_finished"] else found
 
 
 __all__ = ["BlockSampler", "TFRecordBatches", "TFRecordTable", "to_tensors"]
