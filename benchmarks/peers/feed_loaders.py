@@ -215,12 +215,13 @@ def ours_torch_table(work: Work, order: str) -> Epoch:
     """Read `TFRecordTable` of this package, with all rows or the rows of groups of blocks shuffled."""
     from torch.utils.data import DataLoader, RandomSampler
 
-    from dask_tfrecord.feed.torch import BlockSampler, TFRecordTable
+    from dask_tfrecord.feed.torch import TFRecordTable
 
     data = TFRecordTable(work.path)
     if order == BLOCKS:
-        sampler = BlockSampler(data.table, work.batch_size)
-        return _label_epoch(DataLoader(data, batch_sampler=sampler, collate_fn=data.collate))
+        rows = data.table.block_order(seed=1)
+        batches = np.split(rows, range(work.batch_size, len(rows), work.batch_size))
+        return _label_epoch(DataLoader(data, batch_sampler=batches, collate_fn=data.collate))
     rows = RandomSampler(data, num_samples=_rows_of_random(work))
     return _label_epoch(DataLoader(data, work.batch_size, sampler=rows, collate_fn=data.collate))
 

@@ -320,26 +320,6 @@ class Window(Generic[Piece]):
 
 
 @dataclass(frozen=True)
-class OrderedRows:
-    """The row indices of some `Span` objects, in the order of the epoch.
-
-    ``windows`` pairs each window with the spans that follow the window. ``ends`` contains the number of rows
-    up to the end of each window.
-    """
-
-    numbers: Ints
-    windows: list[tuple[Span, list[Span]]]
-    ends: Ints
-
-    def after(self, count: int) -> list[Span]:
-        at = int(np.searchsorted(self.ends, count, "right"))
-        if at == len(self.windows):
-            return []
-        window, following = self.windows[at]
-        return [window.after(count - int(self.ends[at]) + window.size), *following]
-
-
-@dataclass(frozen=True)
 class Order:
     """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in the epoch's order.
 
@@ -474,22 +454,18 @@ class Order:
             del part
             start = stop
 
-    def rows(self, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
+    def rows(self, spans: Sequence[Span], firsts: Ints) -> Ints:
         """Return the row indices of ``spans`` in the order of the epoch.
 
         ``firsts`` contains the index of the first row of each piece.
         """
         found = [np.zeros(0, np.int64)]
-        following = []
         for window in self.windows(spans, (one for span in spans for one in self.slices(span))):
             rows = np.concatenate(
                 [firsts[one.piece] + np.arange(one.start, one.stop) for one in window.pieces]
             )
-            rows = rows[self.permutation(window.span.start, len(rows))]
-            found.append(rows[window.first : window.last])
-            following.append((window.span, window.following))
-        ends = np.cumsum([len(rows) for rows in found[1:]], dtype=np.int64)
-        return OrderedRows(np.concatenate(found), following, ends)
+            found.append(rows[self.permutation(window.span.start, len(rows))][window.first : window.last])
+        return np.concatenate(found)
 
 
 def checked_shuffle(shuffle: Any, seed: Any) -> Shuffle | None:

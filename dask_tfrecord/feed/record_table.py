@@ -29,7 +29,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork, with_cache
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.epoch_order import Order, checked_shard, make_order, rows_of_shard
+from dask_tfrecord.feed.epoch_order import checked_shard, make_order, rows_of_shard
 from dask_tfrecord.feed.record_buffers import (
     THREADS,
     RecordBuffers,
@@ -404,19 +404,12 @@ class RecordTable:
         [0, 1, 2]
         """
         arguments.choice("uneven", uneven, get_args(Uneven))
-        order, checked = self.epoch_order(seed, epoch), checked_shard(shard)
-        order.check_shards(checked[1])
-        spans = rows_of_shard([order.every_row], checked, True, uneven)
-        return order.rows(spans, self.block_starts).numbers
-
-    def epoch_order(self, seed: int, epoch: int) -> Order:
-        """Return the row order of an epoch. `block_order` returns the part of this order that belongs to a
-        shard.
-        """
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
-        counts = np.diff(self.block_starts)
-        return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes, is_grouped=True)
+        counts, checked = np.diff(self.block_starts), checked_shard(shard)
+        order = make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes, is_grouped=True)
+        order.check_shards(checked[1])
+        return order.rows(rows_of_shard([order.every_row], checked, True, uneven), self.block_starts)
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:

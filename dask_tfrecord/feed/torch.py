@@ -17,7 +17,6 @@ from dask_tfrecord.arguments import BatchKeywords, LastBatch, TableKeywords, Une
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, as_batch
-from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
 from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
 from dask_tfrecord.feed.epochs import SHARED_NUMBERS, Epochs, Iteration, Start, ended
 from dask_tfrecord.feed.numpy_columns import (
@@ -237,10 +236,10 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker process does not know the rank of the parent process.
-        return {**vars(self), "_shard": self._shard or distributed_shard(), "_batches": None}
+        return {**vars(self), "_shard": self._shard or _distributed_shard(), "_batches": None}
 
     def _open(self, start: Start, part: tuple[int, int] = (0, 1)) -> Batches:
-        shard = self._shard or distributed_shard() or (0, 1)
+        shard = self._shard or _distributed_shard() or (0, 1)
         return Batches(self._plan, start.epoch, shard, part, start.states or None)
 
     def __len__(self) -> int:
@@ -360,7 +359,7 @@ class TFRecordTable(Dataset[Any]):
 
     The loader requests all records of a batch at once, and the records are decoded together into one batch.
     Pass ``collate_fn=dataset.collate`` to the DataLoader, because the dataset returns the records as a batch.
-    With `BlockSampler`, shuffled reads of compressed datasets are about as fast as reads in order.
+    For compressed files, use `TFRecordBatches` with ``shuffle="blocks"``, which reads each block only once.
 
     Parameters
     ----------
@@ -450,6 +449,14 @@ class _Collated(dict[str, Any]):
         )
 
 
+def _distributed_shard() -> tuple[int, int] | None:
+    """Return the rank and the number of ranks, or None if `torch.distributed` is not initialized."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return None
+
+
 def _worker() -> tuple[int | None, tuple[int, int]]:
     """Return the id of this DataLoader worker, or None, and the part of the rows that this process reads."""
     info = get_worker_info()
@@ -470,4 +477,4 @@ def _states_in(state: Any) -> list[State]:
     return [ended(one, "TFRecordBatches") for one in found] if state["_iterator_finished"] else found
 
 
-__all__ = ["BlockSampler", "TFRecordBatches", "TFRecordTable", "to_tensors"]
+__all__ = ["TFRecordBatches", "TFRecordTable", "to_tensors"]

@@ -593,3 +593,52 @@ def test_a_fraction_does_not_fill_integers(fill: Any) -> None:
     with pytest.raises(SchemaError, match="which is no int64"):
         to_tensors(batch, {"n": fill})
     assert to_tensors(batch, {"n": 2.0})["n"].tolist() == [1, 2]
+
+
+def given_up(batches: Any) -> None:
+    iterator = iter(batches)
+    for _ in range(3):
+        next(iterator)
+
+
+def in_blocks(path: str, epoch: int | None = None) -> TFRecordBatches:
+    batches = TFRecordBatches(path, 5, shuffle="blocks", seed=1)
+    if epoch is not None:
+        batches.set_epoch(epoch)
+    return batches
+
+
+@pytest.mark.parametrize("before", [[], [ids], [ids, ids], [given_up], [ids, given_up], [given_up, ids]])
+def test_a_state_after_set_epoch_is_the_begin_of_that_epoch(rows_of_50: str, before: list[Any]) -> None:
+    expected = [ids(in_blocks(rows_of_50, epoch)) for epoch in (5, 6)]
+    batches, other = in_blocks(rows_of_50), in_blocks(rows_of_50)
+    for use in before:
+        use(batches)
+    batches.set_epoch(3)
+    batches.set_epoch(5)
+    other.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+    again = other.state_dict()
+    assert [ids(batches), ids(batches)] == [ids(other), ids(other)] == expected
+    other.load_state_dict(again)
+    assert ids(other) == expected[0]
+
+
+@pytest.mark.parametrize(("chosen", "is_loaded"), [(None, False), (None, True), (2, True), (6, False)])
+def test_set_epoch_beside_a_position_chooses_the_epoch_after_it(
+    rows_of_50: str, chosen: int | None, is_loaded: bool
+) -> None:
+    second, third = ids(in_blocks(rows_of_50, 2)), ids(in_blocks(rows_of_50, 6 if chosen == 6 else 3))
+    batches = in_blocks(rows_of_50, 2)
+    iterator = iter(batches)
+    for _ in range(3):
+        next(iterator)
+    if is_loaded:
+        state, batches = batches.state_dict(), in_blocks(rows_of_50)
+        batches.load_state_dict(state)
+    if chosen is not None:  # a program that is started again chooses the epoch of the position
+        batches.set_epoch(chosen)
+    other = in_blocks(rows_of_50)
+    other.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+    assert [ids(other), ids(other)] == [second[15:], third]
+    if is_loaded:
+        assert [ids(batches), ids(batches)] == [second[15:], third]
