@@ -499,7 +499,6 @@ class ConcurrentWriteError(DestinationError):
 DROP_INDEX = Remedy("write_index", False, "drop the index")
 IGNORE_DIRECTORIES = Remedy("hive", False, "ignore the names of the directories")
 IGNORE_FEATURES = Remedy("extra", "ignore", "leave out features that have no column")
-KERNEL = Remedy("engine", "kernel", "read with this library")
 SKIP_DAMAGE = Remedy("on_corrupt", "skip", "skip it and read all other records")
 WITHOUT_SNAPSHOT = Remedy("use_snapshot", False, "read the files without the snapshot")
 

@@ -198,7 +198,7 @@ def ours_tensorflow(work: Work, order: str) -> Epoch:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
     shuffle = SHUFFLES[order]
-    return _label_epoch(tensorflow_dataset(work.path, work.batch_size, engine="kernel", shuffle=shuffle))
+    return _label_epoch(tensorflow_dataset(work.path, work.batch_size, shuffle=shuffle))
 
 
 def ours_torch(work: Work, order: str) -> Epoch:

@@ -39,21 +39,13 @@ from dask_tfrecord.row_selection import BLOCK_BYTES
 
 # Each name says what a stream of random numbers shuffles. The key of the stream contains the index of the
 # name in this list.
-Use = Literal["pieces", "window", "rows", "files", "records"]
+Use = Literal["pieces", "window", "rows"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
     """Return a separate random number generator for each combination of ``use``, ``seed`` and ``key``."""
-    return np.random.default_rng(_sequence(use, seed, key))
-
-
-def derived_seed(use: Use, seed: int, *key: int) -> int:
-    """Return a 63-bit seed for the random numbers that TensorFlow generates for ``use``."""
-    return int(_sequence(use, seed, key).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequence:
-    return np.random.SeedSequence(seed, spawn_key=(get_args(Use).index(use), *key))
+    key_of_use = np.random.SeedSequence(seed, spawn_key=(get_args(Use).index(use), *key))
+    return np.random.default_rng(key_of_use)
 
 
 # The index of a shard (or of a part of a shard), and the number of shards (or parts). Indices start at 0.

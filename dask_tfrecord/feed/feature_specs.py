@@ -3,23 +3,22 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, Unpack, get_args
+from typing import Any, TypeAlias, Unpack
 
 import pyarrow as pa
 import tensorflow as tf
 
-from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.feed.numpy_columns import (
+    check_fill_of_lists,
     checked_fill_nulls,
     is_text_or_binary,
-    no_fill_of_lists,
     no_tensor,
     null_integers,
 )
@@ -28,7 +27,6 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
 
-Lists = Literal["ragged", "padded", "sparse"]
 Tensors: TypeAlias = dict[str, Any]
 
 # The tensor type that TensorFlow's parser returns for each kind of feature.
@@ -47,21 +45,18 @@ class FeatureSpec:
     sequence : dict of str to feature
         The argument ``sequence_features`` of `tf.io.parse_sequence_example`. The dict is empty for Examples.
         A list column in a feature list has a ``FixedLenSequenceFeature``, which checks that each step has one
-        value. TensorFlow pads it.
+        value. TensorFlow pads it, and `parse` removes the padding.
     casts : dict of str to tf.DType
         The tensor type to which each column is cast after parsing. Columns that the parser already returns
         with the right type are left out.
     scales : dict of str to int
         The number of decimal places of each decimal column.
-    lists : {"ragged", "padded", "sparse"}
-        The kind of tensor to which `parse` converts the list columns.
     """
 
     context: dict[str, Any]
     sequence: dict[str, Any]
     casts: dict[str, Any]
     scales: dict[str, int]
-    lists: Lists = "ragged"
 
     def parse(self, records: Any) -> Tensors:
         """Parse a batch of serialized records to tensors that have the types of the columns."""
@@ -69,9 +64,8 @@ class FeatureSpec:
             context, sequence, lengths = tf.io.parse_sequence_example(records, self.context, self.sequence)
             parsed = {**context, **sequence}
             for name, feature in self.sequence.items():
-                if isinstance(feature, tf.io.FixedLenSequenceFeature) and self.lists != "padded":
-                    ragged = tf.RaggedTensor.from_tensor(parsed[name], lengths=lengths[name])
-                    parsed[name] = ragged if self.lists == "ragged" else ragged.to_sparse()
+                if isinstance(feature, tf.io.FixedLenSequenceFeature):
+                    parsed[name] = tf.RaggedTensor.from_tensor(parsed[name], lengths=lengths[name])
         else:
             parsed = tf.io.parse_example(records, self.context) if self.context else {}
         for name, dtype in self.casts.items():
@@ -97,7 +91,6 @@ def feature_spec(
     columns: str | Sequence[str] | None = None,
     *,
     fill_nulls: Mapping[str, Any] | None = None,
-    lists: Lists = "ragged",
     **read: Unpack[ReadKeywords],
 ) -> FeatureSpec:
     """Derive the feature spec with which TensorFlow's own parser reads a dataset.
@@ -111,11 +104,7 @@ def feature_spec(
         The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
-        columns, and an empty string in string and binary columns. With ``lists="padded"``, the value for a
-        list column is the padding.
-    lists : "ragged", "padded" or "sparse", default "ragged"
-        The kind of tensor to which a list column is converted. "padded" extends each list with the value in
-        ``fill_nulls``, or with 0 or empty strings, to the length of the longest list of the batch.
+        columns, and an empty string in string and binary columns.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
@@ -130,7 +119,7 @@ def feature_spec(
     ------
     SchemaError
         If a column of integers may have nulls and ``fill_nulls`` has no value for the column, if the records
-        are not Examples or SequenceExamples, or if ``fill_nulls`` names a list column that is not padded.
+        are not Examples or SequenceExamples, or if ``fill_nulls`` names a list column.
 
     Examples
     --------
@@ -139,39 +128,35 @@ def feature_spec(
     >>> from dask_tfrecord.feed.tensorflow import feature_spec
     >>> ddf = dd.from_dict({"x": [1, 2], "y": ["a", "b"]}, npartitions=1)
     >>> _ = dask_tfrecord.to_tfrecord(ddf, "labelled")
-    >>> print(feature_spec("labelled"))
+    >>> spec = feature_spec("labelled")
+    >>> print(spec)
     {
         'x': tf.io.FixedLenFeature(shape=[], dtype=tf.int64),
         'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
     }
+
+    TensorFlow reads and parses the records of the files:
+
+    >>> import tensorflow as tf
+    >>> files = dask_tfrecord.open_dataset("labelled").files["path"].to_pylist()
+    >>> for batch in tf.data.TFRecordDataset(files).batch(2).map(spec.parse):
+    ...     print(batch["x"].numpy(), batch["y"].numpy())
+    [1 2] [b'a' b'b']
     """
-    arguments.choice("lists", lists, get_args(Lists))
     dataset, schema = open_columns(path, checked_names(columns), None, read)
-    if names := other_forms(schema):
+    if names := _other_forms(schema):
         raise SchemaError(
             f"TensorFlow's own parser cannot decode the tensors and sequences of {short_list(names)}",
-            "leave them out with columns=, or call tensorflow_dataset, whose engine 'kernel' reads them",
+            "leave them out with columns=, or call tensorflow_dataset, which reads them",
         )
-    if problem := unlike_tensorflow(dataset, schema):
+    if problem := _unlike_tensorflow(dataset, schema):
         raise TFRecordError(f"TensorFlow's own parser cannot {problem}", "leave the keyword out")
     fill_nulls = checked_fill_nulls(fill_nulls, [one.name for one in schema.leaves])
-    check_padding(schema, fill_nulls, lists, most=1)
-    return spec_of(dataset, schema, fill_nulls, lists)
+    check_fill_of_lists(fill_nulls, pa.schema([(item.name, item.type) for item in schema.leaves]))
+    return _spec_of(dataset, schema, fill_nulls)
 
 
-def check_padding(schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists, most: int) -> None:
-    """Raise if ``fill_nulls=`` names a list column that is not padded.
-
-    ``most`` is the largest depth of the lists that are padded.
-    """
-    for item in schema.leaves:
-        is_padded = lists == "padded" and item.depth <= most
-        if item.name in fill_nulls and row_shape(item.type) is None and not is_padded:
-            remedies = [Remedy("lists", "padded", "pad the lists with it")] if item.depth <= most else []
-            raise no_fill_of_lists(item.name, *remedies)
-
-
-def other_forms(schema: Schema) -> list[str]:
+def _other_forms(schema: Schema) -> list[str]:
     """Return the columns whose values TensorFlow's parser does not return as they are stored."""
     return [item.name for item in schema.fields if not _is_parsed(item)]
 
@@ -183,7 +168,7 @@ def _is_parsed(item: Field) -> bool:
     return form.is_plain or (has_shape and form.is_flat)
 
 
-def unlike_tensorflow(dataset: ReadPlan, schema: Schema) -> str | None:
+def _unlike_tensorflow(dataset: ReadPlan, schema: Schema) -> str | None:
     """Return a requirement of the read that TensorFlow's own reader cannot meet, or None if it meets all."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
@@ -195,12 +180,12 @@ def unlike_tensorflow(dataset: ReadPlan, schema: Schema) -> str | None:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
         return "leave out some rows of a file, as filters= asks"
-    if names := other_forms(schema):
+    if names := _other_forms(schema):
         return f"decode the tensors and sequences of {short_list(names)}"
     return None
 
 
-def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists) -> FeatureSpec:
+def _spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any]) -> FeatureSpec:
     if schema.record_type == "bytes":
         problem = "the records are bytes, which TensorFlow's parser does not read"
         raise SchemaError(problem, "map tf.data.TFRecordDataset over the files yourself")
@@ -214,9 +199,7 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
         shape = row_shape(item.type)
         if shape is None:
             of_lists = sequence if item.column.depth == 2 else context
-            of_lists[item.name] = _list_feature(
-                parsed, "padded" if item.is_feature_list else lists, item.depth, fill_nulls.get(item.name)
-            )
+            of_lists[item.name] = _list_feature(parsed, item)
         else:
             default = None if item.name in non_null else _default(item, fill_nulls.get(item.name), shape)
             context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
@@ -224,15 +207,12 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
             casts[item.name] = tensor
     types = {item.name: innermost(item.type) for item in fields}
     scales = {name: type_.scale for name, type_ in types.items() if pa.types.is_decimal(type_)}
-    return FeatureSpec(context, sequence, casts, scales, lists)
+    return FeatureSpec(context, sequence, casts, scales)
 
 
-def _list_feature(parsed: Any, lists: Lists, depth: int, padding: Any) -> Any:
-    if lists == "sparse":
-        return tf.io.VarLenFeature(parsed)
-    # A nested list stays ragged, because the parser can pad only one level of lists.
-    if lists == "padded" and depth == 1:
-        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True, default_value=padding)
+def _list_feature(parsed: Any, item: Field) -> Any:
+    if item.is_feature_list:
+        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
     return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
 
 

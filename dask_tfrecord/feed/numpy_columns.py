@@ -77,13 +77,11 @@ def check_fill_of_lists(fill_nulls: Mapping[str, Any], schema: pa.Schema) -> Non
     """Raise if ``fill_nulls=`` names a column of variable-length lists."""
     for name in fill_nulls:
         if row_shape(schema.field(name).type) is None:
-            raise no_fill_of_lists(name)
-
-
-def no_fill_of_lists(name: str, *remedies: Remedy) -> SchemaError:
-    problem = f"fill_nulls= has no effect on the lists of {name!r}: they hold no nulls, and null becomes []"
-    advice = f"leave {name!r} out of fill_nulls="
-    return SchemaError(problem, advice, *remedies, feature=name, keyword="fill_nulls")
+            problem = (
+                f"fill_nulls= has no effect on the lists of {name!r}: they hold no nulls, and null becomes []"
+            )
+            advice = f"leave {name!r} out of fill_nulls="
+            raise SchemaError(problem, advice, feature=name, keyword="fill_nulls")
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

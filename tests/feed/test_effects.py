@@ -6,7 +6,6 @@ Modules: feed.epoch_order, feed.batches, feed.numpy_columns, feed.feature_specs,
 from collections.abc import Callable
 from functools import wraps
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
@@ -102,9 +101,7 @@ CASES: list[tuple[Use, list[tuple[str, Any]]]] = [
     (
         of_tensorflow,
         [
-            ("lists", "padded"),
             ("fill_nulls", {"x": 0.25}),
-            ("fill_nulls", {"t": -1}),
             ("label", "t"),
             ("state_column", "state"),
         ],
@@ -186,38 +183,11 @@ def test_uneven_of_a_collection_raises(uneven: Any) -> None:
     assert [tuple(one)[:2] for one in caught.value.remedies] == [("uneven", "keep")]
 
 
-def test_fill_nulls_of_lists_pads_or_raises(path: str, tmp_path: Path) -> None:
-    """The oracle is TensorFlow's parser, whose ``default_value`` is the padding."""
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+def test_fill_nulls_of_lists_raises(path: str) -> None:
+    """The lists hold no nulls, and `tf.RaggedTensor.to_tensor` pads them."""
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset
 
-    table = pa.table(
-        {
-            "n": pa.array([[5, 0, 7], [8], None], pa.list_(pa.int64())),
-            "s": pa.array([["a"], [], ["b", "c"]], pa.list_(pa.string())),
-        }
-    )
-    to_tfrecord(table, tmp_path)
-    files = sorted(map(str, tmp_path.glob("part-*")))
-    records = [record.numpy() for record in tf.data.TFRecordDataset(files)]
-    fill = {"n": -1, "s": "?"}
-    expected = tf.io.parse_example(
-        records,
-        {
-            name: tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=fill[name])
-            for name, dtype in (("n", tf.int64), ("s", tf.string))
-        },
-    )
-    spec = feature_spec(str(tmp_path), lists="padded", fill_nulls=fill)
-    found = [spec.parse(records)]
-    for engine in ("kernel", "native"):
-        found += tensorflow_dataset(str(tmp_path), 3, lists="padded", fill_nulls=fill, engine=engine)
-    for one in found:
-        assert {name: value.numpy().tolist() for name, value in one.items()} == {
-            name: value.numpy().tolist() for name, value in expected.items()
-        }
-    for lists in ("ragged", "sparse"):
-        given: dict[str, Any] = {"lists": lists, "fill_nulls": {"n": -1}}
-        for use, size in ((tensorflow_dataset, {"batch_size": 3}), (feature_spec, {})):
-            with pytest.raises(TFRecordError, match="fill_nulls= has no effect on the lists of 'n'"):
-                use(str(tmp_path), **size, **given)
+    for use, size in ((tensorflow_dataset, {"batch_size": 3}), (feature_spec, {})):
+        with pytest.raises(TFRecordError, match="fill_nulls= has no effect on the lists of 't'"):
+            use(path, ["t"], fill_nulls={"t": -1}, **size)

@@ -95,30 +95,6 @@ def test_keras_has_any_permutation_in_its_epochs(tmp_path: Path, rows: int) -> N
     assert sorted(order) == list(range(rows))
 
 
-@pytest.mark.tensorflow
-def test_the_native_engine_shuffles_each_file_of_each_epoch_and_shard_anew(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    to_tfrecord(pa.table({"id": range(64)}), tmp_path, write_options={"max_rows_per_file": 16})
-
-    def epochs(count: int, **how: Any) -> list[list[int]]:
-        dataset = tensorflow_dataset(tmp_path, 8, "id", engine="native", shuffle=True, seed=7, **how)
-        return [[int(one) for batch in dataset for one in batch["id"].numpy()] for _ in range(count)]
-
-    first = epochs(3)
-    assert all(sorted(epoch) == list(range(64)) for epoch in first)
-    inner = {tuple(one % 16 for one in epoch if one // 16 == file) for epoch in first for file in range(4)}
-    inner |= {tuple(one % 16 for one in epochs(1, shard=(at, 4))[0]) for at in range(4)}
-    assert len(inner) == 12 + 4
-    tf.random.set_seed(1)
-    assert epochs(3) == first
-    numbers = tf.random.uniform([3]).numpy().tolist()
-    tf.random.set_seed(1)
-    epochs(1)
-    assert tf.random.uniform([3]).numpy().tolist() == numbers
-
-
 def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(10), 1200)
     texts = pa.array(["x" * 1000] * len(labels))

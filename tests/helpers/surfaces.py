@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,7 +173,6 @@ if find_spec("tensorflow"):
         return {name: [] for name in (*spec.context, *spec.sequence)}
 
     READERS |= {
-        "tensorflow_dataset": Surface(tensorflow_dataset, partial(_tensors, engine="kernel")),
-        "tensorflow_dataset, native": Surface(tensorflow_dataset, partial(_tensors, engine="native")),
+        "tensorflow_dataset": Surface(tensorflow_dataset, _tensors),
         "feature_spec": Surface(feature_spec, _spec),
     }

@@ -297,11 +297,8 @@ def test_tensorflow_parses_the_fields(tmp_path: Path) -> None:
     parsed = tf.io.parse_example(tf.stack(records), spec.context)
     assert parsed["a/x"].numpy().tolist() == [1, -1, -1, -1, -1, 3]
     assert parsed["a/y"].to_list() == [[b"a"], [], [], [], [], []]
-    for engine in ("native", "kernel"):
-        (batch,) = feeds.tensorflow_dataset(
-            tmp_path, 6, columns=["a/x", "a/z/q"], fill_nulls={"a/x": -1}, engine=engine
-        )
-        assert batch["a/x"].numpy().tolist() == [1, -1, -1, -1, -1, 3]
-        assert batch["a/z/q"].numpy().tolist() == [b"u", b"", b"", b"", b"", b"v"]
+    (batch,) = feeds.tensorflow_dataset(tmp_path, 6, columns=["a/x", "a/z/q"], fill_nulls={"a/x": -1})
+    assert batch["a/x"].numpy().tolist() == [1, -1, -1, -1, -1, 3]
+    assert batch["a/z/q"].numpy().tolist() == [b"u", b"", b"", b"", b"", b"v"]
     with pytest.raises(SchemaError, match="name its fields there, such as 'a/x'"):
         feeds.tensorflow_dataset(tmp_path, 6)

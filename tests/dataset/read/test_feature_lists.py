@@ -176,14 +176,10 @@ def test_a_spec_reads_what_tensorflow_parses(path: Path) -> None:
         got = {name: found[name].to_pylist() for name in wanted}
         assert got == wanted
         assert found["id"].to_pylist() == [7, 8]
-    for engine in ("kernel", "native"):
-        [batch] = tensorflow_dataset(path, 2, schema=context | {"label": specs[0]["label"]}, engine=engine)
-        assert batch["label"].to_list() == flat("label")
-    for lists in ("ragged", "padded", "sparse"):
-        parsed = feature_spec(path, "label", schema={"label": LIST}, lists=lists).parse(payloads())["label"]
-        dense = parsed.to_tensor() if lists == "ragged" else parsed
-        dense = tf.sparse.to_dense(parsed) if lists == "sparse" else dense
-        assert dense.numpy().tolist() == [[0, 1, 0], [5, 0, 0]]
+    [batch] = tensorflow_dataset(path, 2, schema=context | {"label": specs[0]["label"]})
+    assert batch["label"].to_list() == flat("label")
+    parsed = feature_spec(path, "label", schema={"label": LIST}).parse(payloads())["label"]
+    assert parsed.to_list() == flat("label")
 
 
 @pytest.mark.tensorflow
