@@ -14,7 +14,8 @@ from torch.utils.data import ChainDataset, Dataset, IterableDataset, default_col
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, LastBatch, TableKeywords, Uneven
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
@@ -125,10 +126,12 @@ class TFRecordBatches(IterableDataset[Any]):
     batch_size : int
         The number of rows in each batch.
     columns : str or list of str, optional
-        The columns to read. By default, all columns are read.
+        The columns of an element, besides the label. By default, all columns are read.
+    label : str, optional
+        The column that becomes the second part of an element, ``(features, label)``. Without a label, an
+        element is a dict of tensors, as `to_tensors` returns it.
     convert : callable, optional
-        Function that converts a `pyarrow.RecordBatch` to an element of the dataset. By default, the function
-        is `to_tensors`.
+        Function that converts a `pyarrow.RecordBatch` to an element of the dataset, in place of `to_tensors`.
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
         rows are not shuffled.
@@ -202,6 +205,7 @@ class TFRecordBatches(IterableDataset[Any]):
         path: PathLike | Sequence[PathLike],
         batch_size: int,
         columns: str | Sequence[str] | None = None,
+        label: str | None = None,
         *,
         convert: Callable[[pa.RecordBatch], Any] | None = None,
         uneven: Uneven = "drop",
@@ -217,18 +221,22 @@ class TFRecordBatches(IterableDataset[Any]):
             path,
             batch_size,
             surface=TFRecordBatches.__init__,
-            columns=columns,
+            columns=checked_names(columns, label),
             batch_mode=batch_mode,
             uneven=uneven,
             **keywords,
         )
-        self._convert = convert
+        self._convert, self._label = convert, label
         schema = self._plan.source.schema.arrow
+        check_label(label, self._plan.source.schema)
         self._fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
         check_fill_of_lists(self._fill_nulls, schema)
         if convert is not None and fill_nulls:
             problem = "fill_nulls= has no effect with convert=, which receives the nulls"
             raise TFRecordError(problem, "call to_tensors(batch, fill_nulls) in the function")
+        if convert is not None and label is not None:
+            problem = "label= has no effect with convert=, which receives all columns"
+            raise TFRecordError(problem, Remedy("label", None, "return the label from the function"))
         shared = torch.zeros(SHARED_NUMBERS + _MAX_WORKERS, dtype=torch.int64).share_memory_()
         self._epochs, self._workers = Epochs(shared=shared), WorkerStatistics()
         self._batches: Batches | None = None  # The `Batches` object of the newest iteration of this process.
@@ -318,9 +326,10 @@ class TFRecordBatches(IterableDataset[Any]):
         return self._elements(iteration, batches)
 
     def _element(self, table: pa.Table) -> Any:
-        if self._convert is None:
-            return to_tensors(table, self._fill_nulls)
-        return self._convert(as_batch(table, table.schema))
+        if self._convert is not None:
+            return self._convert(as_batch(table, table.schema))
+        tensors = to_tensors(table, self._fill_nulls)
+        return tensors if self._label is None else (tensors, tensors.pop(self._label))
 
     def _elements(self, iteration: Iteration, batches: Batches) -> Iterator[Any]:
         iteration.stage = "running"

@@ -54,6 +54,8 @@ def for_message(element: Any) -> Any:
         return element
     if isinstance(element, pa.RecordBatch) and element.get_total_buffer_size() > element.nbytes:
         return _trimmed(element)
+    if type(element) is tuple:  # such as (features, label)
+        return tuple(for_message(one) for one in element)
     return Packed(element) if type(element) in (dict, Packed) else element
 
 

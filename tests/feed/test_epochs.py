@@ -146,10 +146,25 @@ def test_workers_begin_a_loaded_position_once_and_adopt_choices_when_they_begin(
     assert [used(workers[worker], "ended", worker) for worker in range(2)] == [(8, [])] * 2
     # The processes of the next epoch are copies of the same object, and begin no used position.
     assert [used(workers[2 + worker], "running", worker) for worker in range(2)] == [(8, [])] * 2
+    assert epochs.is_in_workers
     assert used(epochs) == (8, [])
     assert not epochs.is_in_workers
-    epochs.load([state_in(2, "running")], "Loader")
-    assert used(epochs) == (2, [{"at": 2}])
+
+
+def test_a_state_can_be_loaded_after_workers_have_read() -> None:
+    epochs = Epochs(shared=shared_by(1))
+    used(epochs, worker=0)
+    epochs.load([state_in(4, "running")], "Loader")
+    assert not epochs.is_in_workers
+    assert used(epochs) == (4, AT)
+    assert used(pickle.loads(pickle.dumps(epochs))) == (5, [])
+
+
+def test_a_copy_has_the_coming_iterations_and_no_running_one() -> None:
+    epochs = Epochs(3)
+    used(epochs, "running")
+    assert saved(epochs)["epoch"] == 3
+    assert saved(pickle.loads(pickle.dumps(epochs))) == saved(Epochs(4))
 
 
 def test_states_of_one_step_are_loaded_together() -> None:

@@ -225,6 +225,11 @@ def test_two_processes_of_gloo_share_the_rows(dataset: str) -> None:
     [
         (lambda path: TFRecordBatches(path, 64, rank=0), "world_size"),
         (lambda path: TFRecordBatches(path, 64, fill_nulls=-1), "fill_nulls="),
+        (lambda path: TFRecordBatches(path, 64, label="ids"), "label='ids' names no column.*'id'"),
+        (
+            lambda path: TFRecordBatches(path, 64, label="id", convert=len),
+            "label= has no effect with convert=",
+        ),
         (lambda path: TFRecordTable(path, fill_nulls={"ids": -1}), "fill_nulls="),
         *(
             (lambda path, state=state: TFRecordBatches(path, 64).load_state_dict(state), "state_dict")
@@ -573,6 +578,20 @@ def test_a_loader_that_would_batch_the_batches_again_is_refused(
     assert len(list(loader(batches, batch_size=None, **workers))) == 10
     own = list(loader(batches, batch_size=5, collate_fn=len, **workers))  # a function of the user
     assert own == [5, 5]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_label_is_the_second_part_of_an_element(dataset: str, workers: int) -> None:
+    batches = TFRecordBatches(dataset, 100, ["x"], "id", shuffle=True, seed=1)
+    found = []
+    for features, label in DataLoader(batches, batch_size=None, num_workers=workers):
+        assert type(features) is dict
+        assert features.keys() == {"x"}
+        assert features["x"][:, 0].tolist() == label.tolist()
+        found += label.tolist()
+    assert sorted(found) == list(range(ROWS))
+    features, label = next(iter(TFRecordBatches(dataset, 5, label="id")))
+    assert features.keys() == {"key", "x"}
 
 
 def test_fill_nulls_without_effect_is_refused(tmp_path: Path) -> None:
