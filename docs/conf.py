@@ -22,6 +22,7 @@ include_patterns = [
     "docs/*.md",
     "docs/feeds/*.md",
     "docs/reference/*.rst",
+    "docs/training/*.md",
     "docs/tutorials/*.md",
 ]
 html_theme = "furo"

@@ -41,10 +41,25 @@ _BLOCK = re.compile(
 )
 
 
+# Packages that are large, or that have no wheel for every platform. A block that imports one of them runs
+# only where it is installed. The blocks that use what it defines import the package, too.
+_FRAMEWORKS = {
+    "tensorflow": re.compile(r"import (tensorflow|keras)|feed\.(tensorflow|keras)"),
+    "torch": re.compile(r"(import|from) torch\b|feed\.torch"),
+    "torchdata": re.compile(r"(import|from) torchdata"),
+    "grain": re.compile(r"import grain"),
+    "PIL": re.compile(r"from PIL"),
+}
+
+
 def _code(page: Path) -> list[tuple[str, str | None]]:
     """Return the blocks of Python of a page, each with its output or None."""
     found = [match for match in _BLOCK.finditer(page.read_text()) if not match["skip"]]
     return [(match["code"], match["output"]) for match in found]
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +82,12 @@ def page_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield script
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=_name)
 def test_code_runs_as_printed(
     page: Path, environment: dict[str, str], page_runner: Path, tmp_path: Path
 ) -> None:
-    blocks = _code(page)
-    if find_spec("tensorflow") is None:
-        needs = re.compile(r"import tensorflow|feed\.(tensorflow|keras)")
-        blocks = [(code, shown) for code, shown in blocks if not needs.search(code)]
+    missing = [imports for name, imports in _FRAMEWORKS.items() if find_spec(name) is None]
+    blocks = [block for block in _code(page) if not any(imports.search(block[0]) for imports in missing)]
     options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     code = "\0".join(code for code, _ in blocks)
     result = subprocess.run([page_runner], input=code, check=False, **options)
@@ -85,7 +98,7 @@ def test_code_runs_as_printed(
         assert shown is None or shown == output
 
 
-@pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES], ids=_name)
 def test_links_between_files_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     targets = [link.partition("#")[0] for link in links if "://" not in link]
@@ -145,7 +158,7 @@ def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyP
     regions = {
         "README.md": readme.reasons(results, loaders),
         "docs/comparison.md": files.short_table(results),
-        "docs/training.md": feeds.table(loaders),
+        "benchmarks/loaders.md": feeds.table(loaders),
     }
     for page, text in regions.items():
         assert report.BEGIN + text + report.END in (ROOT / page).read_text(), page

@@ -8,7 +8,7 @@ The suites are the modules of ``SUITES``; each describes what it compares and ho
 environments of the tools of `files` in `~/.cache`, and measures nothing. The other suites use the packages
 that are installed here, and leave out or list what is missing. ``--store`` puts the figures into
 ``benchmarks/peers/SUITE.json``, and implies ``--report``. ``--report`` makes ``benchmarks/*.md``, the plots,
-and the generated parts of ``README.md``, ``docs/comparison.md`` and ``docs/training.md``.
+and the generated parts of ``README.md`` and ``docs/comparison.md``.
 
 `files` also measures on the disk of ``--disk DIRECTORY``, and only the tools of ``--peers`` and the jobs of
 ``--jobs``. Spark-TFRecord takes part with ``--spark-jar FILE`` where Java is installed.

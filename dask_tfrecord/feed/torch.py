@@ -31,7 +31,7 @@ from dask_tfrecord.feed.numpy_columns import (
 )
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resume_position import State, checked_states, epoch_of
-from dask_tfrecord.feed.worker_messages import for_message
+from dask_tfrecord.feed.worker_messages import for_message, jagged
 from dask_tfrecord.feed.worker_statistics import WorkerStatistics
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
@@ -80,8 +80,7 @@ def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
         if isinstance(values.values, Ragged) or values.values.dtype == object:
             # PyTorch supports neither tensors of lists of lists nor tensors of objects.
             return column.to_pylist()
-        offsets = _from_numpy(values.offsets)
-        return torch.nested.nested_tensor_from_jagged(_from_numpy(values.values), offsets)
+        return jagged(_from_numpy(values.values), _from_numpy(values.offsets))
     return values.tolist() if values.dtype == object else _from_numpy(values)
 
 

@@ -59,6 +59,12 @@ def for_message(element: Any) -> Any:
     return Packed(element) if type(element) in (dict, Packed) else element
 
 
+def jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Return a nested tensor of lists. PyTorch needs the longest length to pad them to it."""
+    longest = int(offsets.diff().max()) if len(offsets) > 1 else 0
+    return torch.nested.nested_tensor_from_jagged(values, offsets, max_seqlen=longest)
+
+
 def _trimmed(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Copy a slice of a batch, because pickling a slice would send all rows of the larger batch."""
     stream = pa.BufferOutputStream()
@@ -164,7 +170,7 @@ def _value(part: Any, buffers: Sequence[torch.Tensor]) -> Any:
         case _Place(dtype, shape, index, start, stop):
             return buffers[index][start:stop].view(dtype).reshape(shape)
         case _Jagged(values, offsets):
-            return torch.nested.nested_tensor_from_jagged(_value(values, buffers), _value(offsets, buffers))
+            return jagged(_value(values, buffers), _value(offsets, buffers))
         case _Pieces(values, sizes):
             return list(_value(values, buffers).split(sizes))
     return part

@@ -486,6 +486,7 @@ def test_tensors_hold_the_values_of_every_type() -> None:
     assert found["text"] == ["", "ü"]
     assert [one.tolist() for one in found["bytes"]] == [[], [3]]
     assert [one.tolist() for one in found["ragged"].unbind()] == [[], [3]]
+    assert found["ragged"].to_padded_tensor(0).tolist() == [[0], [3]]
     assert found["fixed"].tolist() == [[3, 4], [5, 6]]
     assert found["time"].tolist() == [2, 3]
     assert found["words"] == [[], ["b", "c"]]

@@ -107,6 +107,7 @@ def assert_same(found: Any, expected: Any) -> None:
         )
         if expected.is_nested:
             assert_same(list(found.unbind()), list(expected.unbind()))
+            assert found.to_padded_tensor(0).shape == expected.to_padded_tensor(0).shape
         elif expected.layout is torch.strided:
             assert (found.shape, found.stride()) == (expected.shape, expected.stride())
             assert torch.equal(found.nan_to_num(), expected.nan_to_num())

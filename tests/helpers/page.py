@@ -10,6 +10,7 @@ def main() -> None:
     A warning that a user would see is an error.
     """
     warnings.simplefilter("error", UserWarning)
+    warnings.filterwarnings("ignore", ".*set_vital.*")  # torchdata calls a deprecated function of PyTorch
     namespace = {"__name__": "__main__"}
     for number, block in enumerate(sys.stdin.read().split("\0"), 1):
         exec(compile(block, f"block {number}", "exec"), namespace)

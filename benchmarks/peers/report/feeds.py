@@ -1,11 +1,11 @@
-"""Present the figures of the suite `feeds` in the guide to training."""
+"""Present the figures of the suite `feeds` on the page about the loaders."""
 
 from statistics import median
 from typing import Any
 
-from benchmarks.peers.report import ROOT, best_way, replace_region, round_ratios
+from benchmarks.peers.report import HERE, best_way, replace_region, round_ratios
 
-GUIDE = ROOT / "docs" / "training.md"
+PAGE = HERE / "loaders.md"
 
 TENSORFLOW = ("tensorflow, best native", "tensorflow, usual")
 OURS, OURS_TORCH = "tensorflow, ours", "torch, ours"
@@ -54,8 +54,8 @@ def tensorflow_ratios(loaders: dict[str, Any], loader: str) -> list[float]:
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write the table of the guide."""
-    replace_region(GUIDE, table(results))
+    """Write the tables of the page."""
+    replace_region(PAGE, table(results))
 
 
 def _is_measured(loaders: dict[str, Any], row: tuple[str, str, str, str]) -> bool:
