@@ -154,6 +154,7 @@ class ShuffleKeywords(TypedDict, total=False):
     shuffle: bool | Shuffle | None
     seed: int
     shuffle_buffer: int
+    elastic: int | None
     prefetch: int | str | None
 
 

@@ -232,7 +232,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
         Parameters
         ----------
-        batch_size, shuffle, seed, shuffle_buffer, prefetch, batch_mode, epoch, shard, uneven, start
+        batch_size, shuffle, seed, shuffle_buffer, prefetch, batch_mode, epoch, shard, uneven, elastic, start
             These parameters have the same meaning as in `feed.iter_batches`.
         cache, cache_bytes
             A directory on a local disk that keeps blocks of remote files, and its limit, as in

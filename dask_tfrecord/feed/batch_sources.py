@@ -54,9 +54,6 @@ WINDOW_BYTES = 1 << 28
 # The minimum size in bytes of one allocation. Several pieces share one allocation.
 _PART_BYTES = 1 << 24
 
-# Records of about this many bytes are decoded together, unless a batch is larger.
-_TABLE_BYTES = 1 << 23
-
 
 @dataclass(frozen=True)
 class EncodedRows:
@@ -110,65 +107,68 @@ class RecordReader:
     def read(self, piece: int) -> EncodedRows:
         return self.source.read_encoded(piece, self.allocate, self._counts)
 
+    def decode(self, parts: "Sequence[tuple[RecordWindow, int, int]]", order: Ints | None) -> pa.Table:
+        """Decode ranges of rows of several windows together.
 
-class ShuffleWindow:
-    """The records of several pieces in a random order, with the methods of `pyarrow.Table` that batches need.
+        Row ``i`` of the table is the row with the index ``order[i]`` among the rows of all ranges.
+        """
+        if len(parts) == 1 and order is None:  # without a copy of the places
+            [(window, start, stop)] = parts
+            return self._decode(
+                window.buffers, window.places, window.order[start:stop], window.piece_of_buffer
+            )
+        buffers, found = list[pa.Buffer](), list[Ints]()
+        for window, start, stop in parts:
+            places = window.places[window.order[start:stop]]
+            places[:, 0] += len(buffers)
+            found.append(places)
+            buffers += window.buffers
+        places = np.concatenate(found)
+        pieces = np.concatenate([window.piece_of_buffer for window, _, _ in parts])
+        return self._decode(buffers, places, np.arange(len(places)) if order is None else order, pieces)
+
+    def _decode(self, buffers: list[pa.Buffer], places: Ints, rows: Ints, piece_of_buffer: Ints) -> pa.Table:
+        batches = []
+        while len(rows):
+            pieces = piece_of_buffer[places[rows, 0]]
+            try:
+                batch = self.decoder.decode(buffers, places, rows, pieces)
+            except TFRecordError as error:
+                # Another read of the piece should raise an error that names the file and the record.
+                self.source.read(int(pieces[error.record or 0]))
+                problem = f"a file changed while its records were shuffled: {error}"
+                raise FileChangedError(problem) from None
+            batches.append(batch)
+            rows = rows[batch.num_rows :]
+        return pa.Table.from_batches(batches, self.source.schema.arrow)
+
+
+class RecordWindow:
+    """The records of several pieces, in the order in which batches return them.
 
     Row ``i`` of the window is the record with the index ``order[i]`` among all records of ``pieces``.
     """
 
     def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
-        self._reader = reader
-        self._order = order
+        self.order = order
         blocks = [block for piece in pieces for block in piece.blocks]
-        self._buffers = [block.data for block in blocks]
-        self._piece_of_buffer = np.repeat(
+        self.buffers = [block.data for block in blocks]
+        self.piece_of_buffer = np.repeat(
             [piece.piece for piece in pieces], [len(piece.blocks) for piece in pieces]
         )
         # Each row describes one record by three numbers: the index of the buffer, and the start and the end
         # of the record's frame.
-        self._places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
+        self.places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
         last = 0
         for number, block in enumerate(blocks):
             first, last = last, last + len(block.offsets) - 1
-            places = self._places[first:last]
+            places = self.places[first:last]
             places[:, 0], places[:, 1], places[:, 2] = number, block.offsets[:-1], block.offsets[1:]
-        size = sum(piece.nbytes for piece in pieces)
-        self._rows_per_table = len(order) * _TABLE_BYTES // max(1, size)
-        self._start, self._decoded = 0, pa.Table.from_batches([], reader.source.schema.arrow)
+        self.nbytes = sum(int(block.offsets[-1] - block.offsets[0]) for block in blocks)
 
     @property
     def num_rows(self) -> int:
-        return len(self._order)
-
-    def slice(self, start: int, length: int | None = None) -> pa.Table:
-        stop = len(self._order) if length is None else start + length
-        if not self._start <= start <= stop <= self._start + self._decoded.num_rows:
-            # Decoding several small batches together is faster than decoding each batch alone.
-            batches = max(1, self._rows_per_table // max(1, stop - start))
-            self._decoded = self._decode(self._order[start : start + batches * (stop - start)])
-            self._start = start
-        return self._decoded.slice(start - self._start, stop - start)
-
-    def _decode(self, rows: Ints) -> pa.Table:
-        batches = []
-        while len(rows):
-            pieces = self._piece_of_buffer[self._places[rows, 0]]
-            try:
-                batch = self._reader.decoder.decode(self._buffers, self._places, rows, pieces)
-            except TFRecordError as error:
-                raise self._error(rows[error.record or 0], error) from None
-            batches.append(batch)
-            rows = rows[batch.num_rows :]
-        return pa.Table.from_batches(batches, self._reader.source.schema.arrow)
-
-    def _error(self, row: int, error: TFRecordError) -> TFRecordError:
-        """Read the record's piece again, which should raise an error that names the file and the record.
-
-        If the second read succeeds, return an error that says that the file has changed.
-        """
-        self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
-        return FileChangedError(f"a file changed while its records were shuffled: {error}")
+        return len(self.order)
 
 
 _Usable: TypeAlias = tuple[int | None, Callable[[int], Partition] | None]

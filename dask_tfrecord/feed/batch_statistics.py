@@ -1,7 +1,7 @@
 """Count what the batches of a feed cost, and log if a program waits for the batches."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from threading import Lock
 from time import perf_counter
@@ -103,7 +103,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self.ahead: Sequence[Any] = ()
+        self.ahead: Iterable[Any] = ()
         self.requests = RequestCounts()
         self._begun: float | None = None
         self._batches = self._rows = self._bytes = 0

@@ -2,66 +2,69 @@
 
 The data of a source is read in pieces, such as blocks of files. With ``shuffle``, the pieces are shuffled
 first, and then the rows within each window of several pieces. A shard is a range of positions in the row
-order of an epoch. The position of an iteration consists of the remaining rows of the current window, and of
-the ranges of rows after this window. The permutation of a window depends only on the seed, the epoch and the
-position of the window, so any process can continue any window.
+order of an epoch, or with ``elastic``, some of the sequences into which the order is divided. The position
+of an iteration consists of the rows of each sequence that remain. The permutation of a window depends only on
+the seed, the epoch and the position of the window, so any process can continue any window.
 """
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import suppress
+from dataclasses import replace
 from inspect import signature
 from threading import RLock
 from time import perf_counter
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
+import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, BatchMode, Uneven
+from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
-from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, ShuffleWindow
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.epoch_order import (
     BATCH_ROWS,
     Order,
     Plan,
-    Slice,
     Span,
-    Window,
     check_batch_size,
     checked_shard,
     plan_batches,
-    total_size,
 )
-from dask_tfrecord.feed.look_ahead import Depth, LookAhead, read_counted
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe
+from dask_tfrecord.feed.resume_position import (
+    Beginning,
+    State,
+    Steps,
+    begin,
+    checked_states,
+    describe,
+    steps_of,
+)
+from dask_tfrecord.feed.sequence_reader import Position, SequenceReader, beginning_of
 from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_function
 
+Element = TypeVar("Element")
+# A batch, and the position after it.
+_Positioned: TypeAlias = tuple[pa.Table, "_At"]
 
-class Position(NamedTuple):
-    """The rows that remain: the rest of the current window, if there is one, and the rows of later spans.
 
-    ``returned`` counts the rows of the window that were already returned, and ``left`` counts those that
-    remain.
+class _At(NamedTuple):
+    """A position of an iteration: after ``taken`` rows of each sequence, and before ``skip`` batches of
+    other parts. ``is_over`` is True if no batch follows in any part.
     """
 
-    window: Span | None
-    returned: int
-    left: int
-    following: list[Span]
+    position: Position
+    taken: Ints
+    skip: int
+    is_over: bool
 
     @property
-    def remaining(self) -> list[Span]:
-        if self.window is None or not self.left:
-            return self.following
-        return [self.window.after(self.returned), *self.following]
-
-
-Element = TypeVar("Element")
-_Positioned: TypeAlias = tuple[pa.Table, Position]
+    def remaining(self) -> list[list[Span]]:
+        spans = [spans for _, spans in self.position.remaining(self.taken)]
+        return [[] for _ in spans] if self.is_over else spans
 
 
 @public_function
@@ -120,6 +123,16 @@ def iter_batches(
         that all shards have the same length. If an iteration resumes with a different number of shards, "pad"
         may repeat additional rows, but fewer rows than there are new shards. For a Dask collection, only
         "keep" is allowed.
+    elastic : int, optional
+        Divide the rows into this number of sequences, whose orders do not depend on the number of shards.
+        Shard ``r`` of ``k`` reads the sequences ``r``, ``r + k``, ..., for every ``k`` that divides
+        ``elastic``. Each batch has equally many rows of each of them, so ``batch_size`` must be a multiple of
+        ``elastic // k``. The batches of all shards together then contain the same rows at every step,
+        whatever the number of shards is, and if ``batch_size`` times the number of shards is the same. An
+        iteration may resume with another number of shards, and continues at the same step. ``uneven`` then
+        says what to do if the sequences have unequal lengths. "drop" for ``batch_mode`` omits the same rows
+        for every number of shards. ``shuffle_buffer`` is divided among the sequences. ``elastic`` requires a
+        path.
     prefetch : int or str, optional
         How far threads read ahead: the number of blocks or partitions, or their size in memory, such as
         "256 MiB". By default, threads read 2 blocks ahead, or 64 MiB from a remote store, and more until the
@@ -230,7 +243,10 @@ class Batches:
         self._beginning = begin(plan, self._order, shard, part, states)
         self._plan = plan
         self._epoch = epoch
-        self._position = Position(None, 0, 0, self._beginning.spans)
+        self._steps = steps_of(plan, self._order, self._beginning)
+        none = np.zeros(len(self._beginning.sequences), np.int64)
+        position = beginning_of(self._beginning.sequences)
+        self._at = _At(position, none, self._beginning.skip, self._steps.count == 0)
         self._lock, self._process = RLock(), os.getpid()
         self._closed = False
         self._ended = False
@@ -238,7 +254,7 @@ class Batches:
         self._counters = Counters()
         self._tables: Generator[_Positioned, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
-        self.rows = total_size(self._beginning.spans) if self._order.is_counted else None
+        self.rows = self._steps.rows
 
     def __iter__(self) -> Self:
         return self
@@ -253,7 +269,7 @@ class Batches:
         """
         self._follow_fork()
         with self._lock:
-            position, start = self._position, perf_counter()
+            at, start = self._at, perf_counter()
             try:
                 with calling(self._plan.surface):
                     table = self._advance()
@@ -265,7 +281,7 @@ class Batches:
             # the interrupted call.
             except BaseException:
                 self._stop()
-                self._position = position
+                self._at = at
                 raise
             return element
 
@@ -286,12 +302,13 @@ class Batches:
         if self._closed:
             raise StopIteration
         if self._tables is None:
-            self._tables = _tables(self._plan, self._order, self._position.remaining, self._counters)
+            begun = replace(self._beginning, sequences=self._at.remaining, skip=self._at.skip)
+            self._tables = _tables(self._plan, self._order, begun, self._counters)
         found = next(self._tables, None)
         if found is None:
             self._ended = True
             raise StopIteration
-        table, self._position = found
+        table, self._at = found
         return table
 
     def __arrow_c_schema__(self) -> Any:
@@ -323,10 +340,9 @@ class Batches:
 
         If the number of batches is unknown, raise TypeError.
         """
-        if self.rows is None or self._plan.batch_mode == "auto":
+        if self._steps.batches is None or self._plan.batch_mode == "auto":
             raise TypeError("the number of batches is not known")
-        size = self._plan.batch_size
-        return self.rows // size if self._plan.batch_mode == "drop" else -(-self.rows // size)
+        return self._steps.batches
 
     @property
     def state(self) -> dict[str, Any]:
@@ -334,7 +350,7 @@ class Batches:
 
         To resume, pass the dict as ``start=``, or a list of the dicts of all shards.
         """
-        return describe(self._plan, self._epoch, self._beginning, self._position.remaining)
+        return describe(self._plan, self._epoch, self._beginning, self._at.remaining, self._at.skip)
 
     @property
     def statistics(self) -> BatchStatistics:
@@ -378,86 +394,58 @@ class Batches:
 
 
 def _tables(
-    plan: Plan, order: Order, spans: list[Span], counters: Counters
+    plan: Plan, order: Order, begun: Beginning, counters: Counters
 ) -> Generator[_Positioned, None, None]:
-    """Yield the batches of the rows in ``spans``, each batch with the position after its last row."""
-    parts: list[pa.Table] = []
-    missing = plan.batch_size
-    with closing(_windows(plan, order, spans, counters)) as found:
-        for window, rows in found:
-            start, last = window.first, window.last
-            if plan.batch_mode == "auto":
-                missing = last - start
-            while last - start >= missing:
-                parts.append(rows.slice(start, missing))
-                start += missing
-                position = Position(window.span, start - window.first, last - start, window.following)
-                yield _joined(parts) if len(parts) > 1 else parts[0], position
-                parts, missing = [], plan.batch_size
-            if start < last:
-                parts.append(rows.slice(start, last - start))
-                missing -= last - start
-                end = Position(None, 0, 0, window.following)
-            del rows  # free the rows before the next window is read
-    if parts and plan.batch_mode == "keep":
-        yield _joined(parts), end
+    """Yield the batches of an iteration, each batch with the position after its last row."""
+    chains = [[(order, spans)] for spans in begun.sequences]
+    with SequenceReader(plan.source, plan.prefetch, chains, counters) as reader:
+        if plan.batch_mode == "auto" or not order.is_counted:
+            yield from _one_by_one(plan, reader)
+        else:
+            yield from _in_steps(reader, steps_of(plan, order, begun))
 
 
-def _windows(
-    plan: Plan, order: Order, spans: list[Span], counters: Counters
-) -> Generator[tuple[Window[Any], pa.Table | ShuffleWindow], None, None]:
-    """Yield each window, and the rows of the window in their final order."""
-    source, reader = plan.source, None
-    if order.seed is not None and isinstance(source, DatasetSource) and source.keeps_records:
-        reader = RecordReader(source, counters.requests)
-    decode: Callable[[int], Any] = partial(source.read, counts=counters.requests)
-    read = decode if reader is None else reader.read
-    slices = [one for span in spans for one in order.slices(span)]
-    with closing(_pieces(plan, order, read, slices, counters)) as pieces:
-        for window in order.windows(spans, pieces):
-            rows = _in_order(reader, order, window)
-            window.pieces = []  # free the pieces together with the rows
-            yield window, rows
-            del rows
+def _one_by_one(plan: Plan, reader: SequenceReader) -> Generator[_Positioned, None, None]:
+    """Yield the batches of one sequence whose rows are not counted, or batches of any size."""
+    while True:
+        wanted = 1 if plan.batch_mode == "auto" else plan.batch_size
+        ready = int(reader.ready(np.array([wanted]))[0])
+        count = reader.rows_of_window if plan.batch_mode == "auto" else min(wanted, ready)
+        if not count or (count < wanted and plan.batch_mode == "drop"):
+            return
+        position = reader.position
+        table = reader.take(np.array([[count]]))
+        yield table, _At(position, reader.taken, 0, False)
+        del table
 
 
-def _pieces(
-    plan: Plan, order: Order, read: Callable[[int], Any], slices: Sequence[Slice], counters: Counters
-) -> Generator[Any, None, None]:
-    if plan.prefetch.pieces == 0:
-        for one in slices:
-            start = perf_counter()
-            rows = read_counted(read, one, order.stored_size(one), counters)
-            counters.without_data += perf_counter() - start
-            yield rows
-            del rows
-        return
-    source, stream = plan.source, None
-    if source.is_remote and order.seed is None and isinstance(source, DatasetSource):
-        stream = partial(source.stream, counts=counters.requests)
-    depth = Depth.of(plan.prefetch, source.is_remote, order)
-    yield from LookAhead(read, slices, order, depth, counters, stream).pieces()
-
-
-def _in_order(reader: RecordReader | None, order: Order, window: Window[Any]) -> pa.Table | ShuffleWindow:
-    if order.seed is None:
-        return _joined(window.pieces)
-    numbers = order.permutation(window.span.start, window.count)
-    if reader is not None:
-        return ShuffleWindow(reader, window.pieces, numbers)
-    try:
-        return _joined(window.pieces).combine_chunks().take(pa.array(numbers))
-    except pa.ArrowInvalid as error:  # a piece contains more than 2 GiB of text or bytes
-        raise TFRecordError(
-            f"{window.count:,} rows cannot be shuffled together: {error}",
-            "shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
-        ) from None
-
-
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    table = pa.concat_tables(tables)
-    has_categories = any(pa.types.is_dictionary(item.type) for item in table.schema)
-    return table.unify_dictionaries() if has_categories else table
+def _in_steps(reader: SequenceReader, steps: Steps) -> Generator[_Positioned, None, None]:
+    """Yield the batches of sequences whose rows are counted. The rows of several batches are decoded
+    together.
+    """
+    assert steps.count is not None
+    assert steps.left is not None
+    step, own = 0, steps.skip
+    while own < steps.count:
+        before = reader.taken
+        after = before + reader.ready(steps.taken(own + 1) - before)
+        # The number of steps whose rows are ready.
+        ready = int(np.where(after < steps.left, after // steps.size, steps.count).min())
+        together = max(1, reader.rows_together // (steps.size * len(after)))
+        following = range(own, min(ready, own + together * steps.stride), steps.stride)
+        numbers = np.arange(step, following[-1] + 1)
+        counts = steps.counts(numbers)
+        is_kept = None if steps.stride == 1 else (numbers - own) % steps.stride == 0
+        position, start = reader.position, 0
+        table = reader.take(counts, is_kept)
+        step, own = following[-1] + 1, following[-1] + steps.stride
+        for number, size in zip(
+            following, counts.sum(axis=1)[np.array(following) - numbers[0]].tolist(), strict=True
+        ):
+            at = _At(position, steps.taken(number + 1), steps.stride - 1, number + 1 >= steps.count)
+            yield table.slice(start, size), at
+            start += size
+        del table
 
 
 def _converted(convert: Callable[[pa.Table], Element], table: pa.Table) -> Element:

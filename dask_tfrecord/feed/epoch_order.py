@@ -111,13 +111,15 @@ class Plan:
     prefetch: Prefetch
     surface: Callable[..., Any]
     open_version: Callable[[int], Source] | None = None
+    elastic: int | None = None
 
     def order(self, epoch: int) -> "Order":
         """Return the order of the rows in an epoch."""
-        source = self.source
+        source, sequences = self.source, self.elastic or 1
         sizes = source.dataset.partitions.sizes if isinstance(source, DatasetSource) else None
         seed, is_grouped = None if self.shuffle is None else self.seed, self.shuffle == "blocks"
-        return make_order(source.npieces, source.counts, seed, epoch, self.shuffle_buffer, sizes, is_grouped)
+        buffer = max(1, self.shuffle_buffer // sequences)
+        return make_order(source.npieces, source.counts, seed, epoch, buffer, sizes, is_grouped, sequences)
 
 
 def plan_batches(
@@ -131,6 +133,7 @@ def plan_batches(
     seed: int = 0,
     shuffle_buffer: int = SHUFFLE_BUFFER,
     uneven: Uneven = "keep",
+    elastic: int | None = None,
     prefetch: int | str | None = None,
     cache: PathLike | None = None,
     cache_bytes: SupportsIndex | str | None = None,
@@ -145,11 +148,16 @@ def plan_batches(
     checked_prefetch = Prefetch.of(prefetch)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
+    sequences = arguments.count("elastic", elastic)
     kind = checked_shuffle(shuffle, seed)
     check_buffer(kind, shuffle_buffer)
     # The shuffle "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same
     # order.
-    blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
+    blocksize = {
+        None: max(_SHUFFLED_BYTES, _SEQUENTIAL_BYTES // (sequences or 1)),
+        "buffer": _SHUFFLED_BYTES,
+        "blocks": BLOCK_BYTES,
+    }[kind]
     blocks = arguments.block_cache(cache, cache_bytes)
     opened = as_source(source, columns, blocksize, read, blocks)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
@@ -160,6 +168,8 @@ def plan_batches(
     if uneven != "keep" and not isinstance(opened, DatasetSource):
         problem = f"uneven={uneven!r} needs a path, because the rows of a Dask collection are not counted"
         raise TFRecordError(problem, Remedy("uneven", "keep", "divide the partitions"))
+    if sequences is not None:
+        _check_elastic(opened, sequences, batch_mode)
     if kind == "buffer" and isinstance(opened, DatasetSource):
         _warn_of_sorted_rows(opened, shuffle_buffer)
     open_version = None
@@ -177,7 +187,23 @@ def plan_batches(
         checked_prefetch,
         surface,
         open_version,
+        sequences,
     )
+
+
+def _check_elastic(source: Source, sequences: int, batch_mode: BatchMode) -> None:
+    """Raise if the rows cannot be divided into this number of sequences."""
+    without = Remedy("elastic", None, "divide the rows anew for each number of shards")
+    if not isinstance(source, DatasetSource):
+        problem = f"elastic={sequences} needs a path, because the rows of a Dask collection are not counted"
+        raise TFRecordError(problem, without)
+    if batch_mode == "auto":
+        problem = f"elastic={sequences} has no effect with batch_mode='auto', whose batches have any size"
+        raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"), without)
+    rows = sum(source.counts or ())
+    if sequences > max(1, rows):
+        problem = f"elastic={sequences:,} divides {rows:,} rows into more sequences than there are rows"
+        raise TFRecordError(problem, "take fewer sequences", without)
 
 
 def check_buffer(kind: Shuffle | None, buffer: int) -> None:
@@ -319,7 +345,8 @@ class Order:
     ``is_counted`` is False, positions count pieces, not rows. ``seed`` pairs the seed of the shuffle with the
     epoch, and is None without a shuffle. A window has at least ``buffer`` rows, unless the rows are large.
     ``sizes`` contains the stored bytes of each piece, or is None if they are unknown. If ``is_grouped`` is
-    True, windows are groups of blocks.
+    True, windows are groups of blocks. If the rows are divided into several ``sequences``, each of them has
+    its own windows, whose limits are divided by the number of sequences. ``buffer`` is divided already.
     """
 
     pieces: Ints
@@ -329,6 +356,7 @@ class Order:
     buffer: int
     sizes: Ints | None = None
     is_grouped: bool = False
+    sequences: int = 1
 
     @property
     def every_row(self) -> Span:
@@ -350,19 +378,26 @@ class Order:
             if start < stop
         ]
 
-    def is_full(self, window: Sequence[Slice], rows: int, nbytes: int) -> bool:
-        """Return True if a window with ``rows`` rows, which take ``nbytes`` bytes of memory, is complete."""
+    def is_full(self, window: Sequence[Slice], rows: int, nbytes: int, sequences: int = 1) -> bool:
+        """Return True if a window with ``rows`` rows, which take ``nbytes`` bytes of memory, is complete.
+
+        For several ``sequences``, return True if the slices are as many as one window of each sequence has.
+        """
+        limit = partial(_share, sequences, self.sequences)
         if not self.is_grouped or self.sizes is None:
             least = 1 if self.seed is None else self.buffer
-            return rows >= least or nbytes >= WINDOW_BYTES
+            return rows >= least * sequences or nbytes >= limit(WINDOW_BYTES)
         stored = sum(int(self.sizes[one.piece]) for one in window)
-        return len(window) >= _GROUP_BLOCKS or stored >= _GROUP_BYTES
+        return len(window) >= limit(_GROUP_BLOCKS) or stored >= limit(_GROUP_BYTES)
 
-    def window_bytes(self) -> int:
-        """Estimate the stored size of a complete window, or return `WINDOW_BYTES` if it is unknown."""
+    def window_bytes(self, sequences: int = 1) -> int:
+        """Estimate the stored size of a complete window of each of several sequences.
+
+        If the size is unknown, return the limit.
+        """
         if self.is_grouped or self.sizes is None or self.seed is None:
-            return _GROUP_BYTES if self.is_grouped else WINDOW_BYTES
-        return int(self.sizes.sum()) * self.buffer // max(1, int(self.ends[-1]))
+            return _share(sequences, self.sequences, _GROUP_BYTES if self.is_grouped else WINDOW_BYTES)
+        return int(self.sizes.sum()) * self.buffer * sequences // max(1, int(self.ends[-1]))
 
     def begin_small(self, spans: list[Span]) -> list[Span]:
         """Divide the first span, so that the first windows are small, and the first batch comes early.
@@ -378,7 +413,8 @@ class Order:
         at = slice(*np.searchsorted(self.ends, [first.start, first.stop], "right") - 1)
         ends, sizes = self.ends[1:][at], np.cumsum(self.sizes[self.pieces[at]])
         cuts, start = [first.start], 0
-        for size in (WINDOW_BYTES // 16, WINDOW_BYTES // 8, WINDOW_BYTES // 4, WINDOW_BYTES // 2):
+        for divisor in (16, 8, 4, 2):
+            size = WINDOW_BYTES // (divisor * self.sequences)
             start += size
             piece = int(np.searchsorted(sizes, start, "left"))
             if piece == len(ends) or sizes[-1] - start < size / 2 or ends[piece] - cuts[-1] >= self.buffer:
@@ -460,6 +496,11 @@ class Order:
         return np.concatenate(found)
 
 
+def _share(sequences: int, total: int, limit: int) -> int:
+    """Return the limit for some of the sequences among which ``limit`` is divided, at least 1 for each."""
+    return max(1, limit // total) * sequences
+
+
 def checked_shuffle(shuffle: Any, seed: Any) -> Shuffle | None:
     """Return the kind of shuffle, or None if the rows are not shuffled. True stands for "buffer"."""
     if arguments.seed_of(shuffle, seed, get_args(Shuffle)) is None:
@@ -475,6 +516,7 @@ def make_order(
     buffer: int = 1,
     sizes: Ints | None = None,
     is_grouped: bool = False,
+    sequences: int = 1,
 ) -> Order:
     """Return the order of all rows in an epoch.
 
@@ -486,7 +528,7 @@ def make_order(
     rows = np.ones(npieces, np.int64) if counts is None else np.asarray(counts, np.int64)
     ends = np.concatenate([[0], np.cumsum(rows[pieces])])
     key = None if seed is None else (seed, epoch)
-    return Order(pieces, ends, counts is not None, key, buffer, sizes, is_grouped)
+    return Order(pieces, ends, counts is not None, key, buffer, sizes, is_grouped, sequences)
 
 
 def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, uneven: Uneven) -> list[Span]:

@@ -5,7 +5,7 @@ pieces, or by their size in memory. The number of threads does not depend on thi
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -49,19 +49,21 @@ class Depth(NamedTuple):
     threads: int
 
     @classmethod
-    def of(cls, prefetch: Prefetch, is_remote: bool, order: Order) -> "Depth":
+    def of(cls, prefetch: Prefetch, is_remote: bool, order: Order, sequences: int = 1) -> "Depth":
         threads = _REMOTE_THREADS if is_remote else _LOCAL_THREADS
         if prefetch.pieces is not None:
             return cls(prefetch.pieces, 0, 0, min(prefetch.pieces, _REMOTE_THREADS))
         if prefetch.nbytes is not None:
             return cls(1, prefetch.nbytes, 0, threads)
+        pieces = sequences + 1
         if is_remote:
-            return cls(2, _REMOTE_BYTES, WINDOW_BYTES, threads)
-        return cls(2, 0, WINDOW_BYTES if order.window_bytes() > _LOCAL_WINDOW else 0, threads)
+            return cls(pieces, _REMOTE_BYTES, WINDOW_BYTES, threads)
+        is_large = order.window_bytes(sequences) > _LOCAL_WINDOW
+        return cls(pieces, 0, WINDOW_BYTES if is_large else 0, threads)
 
 
 class _Ahead(Generic[Rows]):
-    """A piece that is being read, or that is ready.
+    """A piece of a sequence that is being read, or that is ready.
 
     ``cost`` is the size that the limit counts. ``cost`` and ``num_rows`` are estimates until the piece is
     ready. ``nbytes`` is the size in memory of the rows that are ready and were not taken. Each item in
@@ -75,8 +77,9 @@ class _Ahead(Generic[Rows]):
 
 
 class LookAhead(Generic[Rows]):
-    """Read slices in threads, and return their rows in order.
+    """Read the slices of several sequences in threads, and return the rows of each sequence in order.
 
+    ``slices`` yields the index of a sequence and a slice, in the order in which the slices are needed.
     ``read_piece`` reads a whole piece. Several threads call it at the same time. If ``stream_piece`` is
     passed, it is called instead, and the rows of a slice are returned in parts, as they arrive.
     """
@@ -84,7 +87,8 @@ class LookAhead(Generic[Rows]):
     def __init__(
         self,
         read_piece: Callable[[int], Rows],
-        slices: Sequence[Slice],
+        slices: Iterable[tuple[int, Slice]],
+        sequences: int,
         order: Order,
         depth: Depth,
         counters: Counters,
@@ -92,43 +96,46 @@ class LookAhead(Generic[Rows]):
     ) -> None:
         self._read_piece: Callable[[int], Rows] = read_piece
         self._stream_piece: Callable[[int], Iterable[Rows]] | None = stream_piece
-        self._slices, self._order = slices, order
+        self._slices, self._order = iter(slices), order
         self._depth, self._counters = depth, counters
         self._lock = Lock()
-        self._next = 0  # the index of the first slice that no thread has begun to read
-        self._ahead: deque[_Ahead[Rows]] = deque()
+        self._next = next(self._slices, None)  # the first slice that no thread has begun to read
+        # A dict keeps the order in which threads begin to read the pieces.
+        self._ahead: dict[_Ahead[Rows], None] = {}
+        self._of_sequence: list[deque[_Ahead[Rows]]] = [deque() for _ in range(sequences)]
         self._cost = self._num_rows = 0  # of all pieces in `_ahead`
         self._in_memory = self._in_files = 0  # the sizes of all pieces that were read
         self._running = 0  # the number of threads that read a piece
-        self._awaited = 0  # 1 while the program waits for the first piece, which is then not read ahead
+        self._awaited: int | None = None  # the sequence whose first piece the program waits for
         self._is_closed = False
         self._pool = ThreadPoolExecutor(depth.threads, thread_name_prefix="dask_tfrecord-read")
         counters.ahead = self._ahead
 
-    def pieces(self) -> Generator[Rows, None, None]:
-        try:
-            for _ in self._slices:
-                is_last = False
-                while not is_last:
-                    rows, is_last = self._take()
-                    if rows is not None:
-                        yield rows
-                    del rows
-        finally:
-            self.close()
+    def pieces(self, sequence: int) -> Generator[Rows, None, None]:
+        """Yield the rows of a sequence, until it has no more slices."""
+        while self._begin_first(sequence):
+            is_last = False
+            while not is_last:
+                rows, is_last = self._take(sequence)
+                if rows is not None:
+                    yield rows
+                del rows
 
     def close(self) -> None:
-        # Python may delete the generator while this thread has a lock of this object, so this method takes no
+        # Python may delete the iterator while this thread has a lock of this object, so this method takes no
         # lock, and does not wait for the threads. Each thread ends after its current piece.
         self._is_closed = True
-        self._ahead.clear()
+        self._clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self) -> tuple[Rows | None, bool]:
-        """Wait for rows of the first piece, and return them, with True if they are the last ones."""
-        self._awaited = 1
-        self._begin_pieces()
-        first = self._ahead[0]
+    def _clear(self) -> None:
+        self._ahead.clear()
+        for pieces in self._of_sequence:
+            pieces.clear()
+
+    def _take(self, sequence: int) -> tuple[Rows | None, bool]:
+        """Wait for rows of the first piece of a sequence. Return True with the last rows of the piece."""
+        first = self._of_sequence[sequence][0]
         start = perf_counter()
         try:
             rows, is_last = first.found.get()
@@ -137,10 +144,11 @@ class LookAhead(Generic[Rows]):
         if isinstance(rows, BaseException):
             raise rows
         with self._lock:
-            self._awaited = 0
+            self._awaited = None
             first.nbytes -= 0 if rows is None else rows.nbytes
             if is_last:
-                self._ahead.popleft()
+                self._of_sequence[sequence].popleft()
+                self._ahead.pop(first, None)
                 self._cost -= first.cost
                 self._num_rows -= first.num_rows
         del first
@@ -148,33 +156,51 @@ class LookAhead(Generic[Rows]):
             self._begin_pieces()
         return rows, is_last
 
+    def _begin_first(self, sequence: int) -> bool:
+        """Begin to read the first piece of a sequence, even if the pieces ahead suffice.
+
+        Return False if the sequence has no more pieces.
+        """
+        self._awaited = sequence
+        self._begin_pieces()
+        return bool(self._of_sequence[sequence])
+
     def _begin_pieces(self) -> None:
         """Start as many threads as may read now. Only the thread that takes the pieces starts others."""
         while True:
             with self._lock:
-                if self._running == self._depth.threads or (one := self._next_piece()) is None:
+                if self._running >= self._depth.threads and not self._is_missing():
+                    return
+                if (one := self._next_piece()) is None:
                     return
                 self._running += 1
             self._pool.submit(self._read_all, one)
 
+    def _is_missing(self) -> bool:
+        """Return True if the program waits for a piece that no thread has begun to read."""
+        return self._awaited is not None and not self._of_sequence[self._awaited]
+
     def _next_piece(self) -> _Ahead[Rows] | None:
         """Return the next piece to read, or None if the pieces ahead suffice."""
         if self._is_closed:
-            self._ahead.clear()  # `close` may have cleared the pieces before a thread added its next one
+            self._clear()  # `close` may have cleared the pieces before a thread added its next one
             return None
-        if self._next == len(self._slices):
+        if self._next is None:
             return None
-        piece, depth = self._slices[self._next], self._depth
+        (sequence, piece), depth = self._next, self._depth
         size = self._estimate(piece)
-        if len(self._ahead) - self._awaited >= depth.pieces and self._cost + size > depth.nbytes:
+        awaited = self._awaited is not None
+        is_enough = len(self._ahead) - awaited >= depth.pieces and self._cost + size > depth.nbytes
+        if is_enough and not self._is_missing():
             if self._cost + size > depth.window_bytes:
                 return None
-            ahead = [one.piece for one in self._ahead]
-            if self._order.is_full(ahead, self._num_rows, self._cost):
+            ahead = [one.piece for one in list(self._ahead)]
+            if self._order.is_full(ahead, self._num_rows, self._cost, len(self._of_sequence)):
                 return None
         found: _Ahead[Rows] = _Ahead(piece, size)
-        self._next += 1
-        self._ahead.append(found)
+        self._next = next(self._slices, None)
+        self._ahead[found] = None
+        self._of_sequence[sequence].append(found)
         self._cost += size
         self._num_rows += found.num_rows
         return found
@@ -242,7 +268,8 @@ class LookAhead(Generic[Rows]):
                 one.cost, one.num_rows = cost, one.all_rows
                 self._in_memory += one.all_bytes
                 self._in_files += stored or 1
-            following = None if _is_exiting() else self._next_piece()
+            is_over = _is_exiting() or self._running > self._depth.threads
+            following = None if is_over else self._next_piece()
             self._running -= following is None
         one.found.put((found, True))  # without the lock, for which the waiting program would wait again
         return following

@@ -10,6 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.batch_sources import digest
 from dask_tfrecord.feed.epoch_order import (
@@ -27,7 +30,7 @@ State: TypeAlias = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
-_STATE_VERSION = 3
+_STATE_VERSION = 4
 
 # Under this key, a state stores the checksum of all other values.
 CHECKSUM = "checksum"
@@ -47,17 +50,26 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Beginning:
-    """The start of an iteration: the shard, the part of the shard, and the rows to return, in order."""
+    """The start of an iteration: the shard, the part of the shard, and the rows to return.
+
+    ``sequences`` contains the rows of each sequence, in order. Without ``elastic=``, there is one sequence,
+    which contains the rows of the part. With ``elastic=``, all parts of a shard have the same sequences, and
+    return their batches in turns: ``skip`` batches of other parts come before the first one of this part.
+    """
 
     shard: Share
     part: Share
-    spans: list[Span]
+    sequences: list[list[Span]]
+    skip: int = 0
+
+    @property
+    def spans(self) -> list[Span]:
+        return [span for spans in self.sequences for span in spans]
 
 
-def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]) -> State:
-    is_counted = plan.source.counts is not None
-    if is_counted and plan.batch_mode == "drop" and total_size(remaining) < plan.batch_size:
-        remaining = ()  # the incomplete last batch is dropped
+def describe(
+    plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Sequence[Span]], skip: int = 0
+) -> State:
     return sealed(
         {
             "version": _STATE_VERSION,
@@ -67,9 +79,14 @@ def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]
             "epoch": epoch,
             "shard": list(begun.shard),
             "part": list(begun.part),
-            "remaining": [[one for one in span if one is not None] for span in remaining],
+            "skip": skip,
+            "remaining": [[_numbers(span) for span in spans] for spans in remaining],
         }
     )
+
+
+def _numbers(span: Span) -> list[int]:
+    return [one for one in span if one is not None]
 
 
 def sealed(state: State) -> State:
@@ -99,12 +116,14 @@ def _checksum(state: State) -> str:
 
 def _arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments that a resumed iteration must repeat."""
-    return {
+    found = {
         "columns": plan.source.schema.names,
         "shuffle": plan.shuffle,
         "seed": plan.seed,
         "shuffle_buffer": plan.shuffle_buffer,
+        "elastic": plan.elastic,
     }
+    return found if plan.elastic is None else {**found, "uneven": plan.uneven}
 
 
 def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
@@ -113,7 +132,7 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     If the states belong to an older version of the dataset, the returned plan reads this version.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
-    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
+    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "skip", "remaining"}
     if not states or not all(isinstance(state, dict) and "version" in state for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches", "pass the `state` of its result, or a list of these"
@@ -185,6 +204,8 @@ def begin(
     If the numbers of shards and parts are unchanged, the iteration continues exactly where this part of this
     shard stopped. If the numbers of shards or parts have changed, the remaining rows are divided anew.
     """
+    if plan.elastic is not None:
+        return begin_elastic(plan, plan.elastic, order, shard, part, [_beginning(one) for one in states])
     if not states:
         order.check_shards(shard[1])
         return _divided(plan, order, [order.every_row], shard, part)
@@ -226,8 +247,8 @@ def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) ->
 
 
 def _beginning(state: State) -> Beginning:
-    spans = [Span(*span) for span in state["remaining"]]
-    return Beginning(Share(*state["shard"]), Share(*state["part"]), spans)
+    sequences = [[Span(*span) for span in spans] for spans in state["remaining"]]
+    return Beginning(Share(*state["shard"]), Share(*state["part"]), sequences, state["skip"])
 
 
 def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
@@ -264,8 +285,150 @@ def divide_parts(plan: Plan, order: Order, shard: Share, spans: list[Span], part
     """Return the rows of a part of a shard, whose remaining rows are ``spans``."""
     step = 1 if plan.source.counts is None else plan.batch_size
     rows = order.begin_small(rows_of_part(merged(spans), part, step))
-    return Beginning(shard, Share(*part, _whole(spans, step)), rows)
+    return Beginning(shard, Share(*part, _whole(spans, step)), [rows])
 
 
 def _whole(spans: list[Span], way: str | int) -> str:
     return digest([tuple(span) for span in spans], way)[:8]
+
+
+def begin_elastic(
+    plan: Plan, count: int, order: Order, shard: Fraction, part: Fraction, begun: Sequence[Beginning]
+) -> Beginning:
+    """Return the sequences of a shard, which never depend on the numbers of shards and parts.
+
+    ``begun`` are the states from which the iteration continues.
+    """
+    own = range(shard[0], count, shard[1])
+    rows = rows_of_each(plan, count, shard)
+    found = (
+        Share(*shard, digest(count, plan.uneven)[:8]),
+        Share(*part, digest(rows)[:8]),
+    )
+    if not begun:
+        each = [_of_sequence(plan, count, order, index) for index in own]
+        return Beginning(*found, [order.begin_small(spans) for spans in each], part[0])
+    if len({(one.shard, one.part) for one in begun}) < len(set(map(repr, begun))):
+        raise _not_together("different states of one part of one shard")
+    shards = [one.shard for one in begun]
+    if len({one[1:] for one in shards}) > 1:
+        raise _not_together("states of different divisions into shards")
+    same = [one for one in begun if one.shard == found[0]]
+    if shards[0].total != shard[1]:
+        _check_complete(shards, "shard")
+    elif not same:
+        given = ", ".join(map(str, sorted({one.number for one in shards})))
+        raise TFRecordError(
+            f"the state belongs to shard {given}, and not to shard {shard[0]} of {shard[1]}",
+            "pass the state of the same shard, or a list of the states of all shards",
+        )
+    else:
+        mine = [one for one in same if one.part[:2] == part]
+        if mine and len({one.part for one in same}) == 1 < part[1]:
+            return _of_worker(plan, mine[0], found[1])
+        begun = same
+    newest: dict[int, list[Span]] = {}
+    for number in {one.shard.number for one in begun}:
+        parts = [one for one in begun if one.shard.number == number]
+        _check_complete([one.part for one in parts], f"shard {number}, part")
+        furthest = min(parts, key=lambda one: total_size(one.spans))
+        newest |= zip(range(number, count, shards[0].total), furthest.sequences, strict=True)
+    _check_steps(plan, count, order, newest)
+    return Beginning(*found, [newest[index] for index in own], part[0])
+
+
+def _of_worker(plan: Plan, begun: Beginning, part: Share) -> Beginning:
+    """Continue with the state of one of several workers, which does not say what the others have returned."""
+    if begun.part != part:
+        problem = f"the state of part {part.number} of {part.total} was taken with another batch_size"
+        raise TFRecordError(
+            problem, "pass a list of the states of all parts, or resume with the same batch_size"
+        )
+    return begun
+
+
+def _of_sequence(plan: Plan, count: int, order: Order, index: int) -> list[Span]:
+    return rows_of_shard([order.every_row], (index, count), True, plan.uneven)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of an iteration: a step takes ``size`` rows from each sequence, or what is left of it.
+
+    ``left`` contains the number of rows of each sequence, and ``count`` the number of steps. Both are None if
+    the rows are not counted. The iteration returns the rows of each ``stride``-th step, after ``skip`` steps.
+    """
+
+    size: int
+    left: Ints | None
+    count: int | None
+    skip: int = 0
+    stride: int = 1
+
+    @property
+    def batches(self) -> int | None:
+        return None if self.count is None else len(range(self.skip, self.count, self.stride))
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows that the iteration returns."""
+        if self.count is None or self.left is None:
+            return None
+        full = min(self.count, int(self.left.min(initial=0)) // self.size)
+        rows = len(range(self.skip, full, self.stride)) * self.size * len(self.left)
+        others = np.arange(self.skip, self.count, self.stride)
+        others = others[others >= full]
+        return rows + int(self.counts(others).sum())
+
+    def taken(self, step: int) -> Ints:
+        """Return the number of rows of each sequence before a step."""
+        assert self.left is not None
+        return np.minimum(self.left, step * self.size)
+
+    def counts(self, steps: Ints) -> Ints:
+        """Return the number of rows of each sequence (columns) at some steps (rows)."""
+        assert self.left is not None
+        counts: Ints = np.clip(self.left - steps[:, None] * self.size, 0, self.size)
+        return counts
+
+
+def steps_of(plan: Plan, order: Order, begun: Beginning) -> Steps:
+    """Return the steps of an iteration whose batches have the size ``plan.batch_size``."""
+    if not order.is_counted:
+        return Steps(plan.batch_size, None, None)
+    left = np.array([total_size(spans) for spans in begun.sequences])
+    size, shortest, turns = plan.batch_size, int(left.max(initial=0)), (0, 1)
+    if plan.elastic is not None:
+        size = rows_of_each(plan, plan.elastic, begun.shard[:2])
+        turns = begun.skip, begun.part.total
+        sizes = [
+            total_size(_of_sequence(plan, plan.elastic, order, index)) for index in (0, begun.shard.number)
+        ]
+        shortest = max(0, sizes[0] - (sizes[1] - int(left[0])))
+    count = shortest // size if plan.batch_mode == "drop" else -(-int(left.max(initial=0)) // size)
+    return Steps(size, left, count, *turns)
+
+
+def _check_steps(plan: Plan, count: int, order: Order, left: dict[int, list[Span]]) -> None:
+    """Raise unless the same number of rows was taken from each sequence, or all rows of a shorter one."""
+    sizes = {index: total_size(_of_sequence(plan, count, order, index)) for index in left}
+    taken = {index: sizes[index] - total_size(spans) for index, spans in left.items()}
+    newest = max(taken.values())
+    if any(one != min(newest, sizes[index]) for index, one in taken.items()):
+        raise _not_together("states of different steps")
+
+
+def rows_of_each(plan: Plan, count: int, shard: Fraction) -> int:
+    """Return how many rows of each sequence a batch of one of several shards contains."""
+    if count % shard[1]:
+        fitting = [str(one) for one in range(1, count + 1) if count % one == 0]
+        problem = f"{shard[1]} shards cannot share {count} sequences equally"
+        raise TFRecordError(problem, f"read {', '.join(fitting[:-1])} or {fitting[-1]} shards")
+    own = count // shard[1]
+    rows, rest = divmod(plan.batch_size, own)
+    if rest:
+        problem = f"a batch of {plan.batch_size} rows cannot have equally many rows of {own} sequences"
+        sizes = [size * own for size in (rows, rows + 1) if size]
+        effect = "take equally many rows of each"
+        raise TFRecordError(problem, *[Remedy("batch_size", size, effect) for size in sizes])
+    return rows

@@ -77,11 +77,11 @@ def test_the_next_window_is_read_while_the_first_one_is_used(
 ) -> None:
     first = iter_batches(path, 1, prefetch=0, **how)
     next(first)
-    start, stop = Span(*first.state["remaining"][0])[:2]  # the first window
+    start, stop = Span(*first.state["remaining"][0][0])[:2]  # the first window
     following = iter_batches(path, 1, prefetch=0, **how)
     for _ in range(stop - start + 1):
         next(following)
-    end = Span(*following.state["remaining"][0]).stop  # of the second window
+    end = Span(*following.state["remaining"][0][0]).stop  # of the second window
     read, is_read, lock = set(), Event(), Lock()
     batches = iter_batches(path, 1, **how)
     needed = {one.piece for one in batches._order.slices(Span(start, end))}
@@ -105,8 +105,8 @@ def ahead(
 ) -> LookAhead[pa.Table]:
     rows = [8] * count
     order = make_order(count, rows, None, 0, sizes=None if sizes is None else np.full(count, sizes))
-    slices = order.slices(order.every_row)
-    return LookAhead(read, slices, order, Depth.of(Prefetch.of(prefetch), is_remote, order), Counters())
+    slices = [(0, one) for one in order.slices(order.every_row)]
+    return LookAhead(read, slices, 1, order, Depth.of(Prefetch.of(prefetch), is_remote, order), Counters())
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_pieces_ahead_are_limited(prefetch: Any, most: int, sizes: int | Non
             found.append(counts["begun"] - counts["taken"])
         return pa.table({"x": np.full(8, piece)})
 
-    for rows in ahead(read, 40, prefetch, sizes).pieces():
+    for rows in ahead(read, 40, prefetch, sizes).pieces(0):
         assert rows["x"][0].as_py() == counts["taken"]
         counts["taken"] += 1
     # A thread may begin before the test counts the taken piece. Threads learn the size from the first pieces.
@@ -144,7 +144,7 @@ def test_remote_pieces_are_read_sixteen_at_a_time() -> None:
         assert every.wait(60)
         return pa.table({"x": [piece]})
 
-    pieces = ahead(read, 40, None, 1 << 20, is_remote=True).pieces()
+    pieces = ahead(read, 40, None, 1 << 20, is_remote=True).pieces(0)
     assert [rows["x"][0].as_py() for rows in pieces] == [*range(40)]
 
 
@@ -154,7 +154,7 @@ def test_an_error_follows_the_pieces_before_it() -> None:
             raise OSError("lost")
         return pa.table({"x": [piece]})
 
-    pieces, found = ahead(read, 9, 3).pieces(), []
+    pieces, found = ahead(read, 9, 3).pieces(0), []
     with pytest.raises(OSError, match="lost"):
         found.extend(rows["x"][0].as_py() for rows in pieces)
     assert list(pieces) == []
@@ -228,8 +228,9 @@ def test_statistics_add_up(path: str, how: dict[str, Any], prefetch: Any) -> Non
 
 
 @pytest.mark.parametrize("prefetch", [0, None])
-def test_a_call_that_returns_no_batch_is_not_counted_as_waiting(path: str, prefetch: int | None) -> None:
-    batches = iter_batches(path, ROWS + 1, batch_mode="drop", prefetch=prefetch)
+def test_a_call_that_returns_no_batch_is_not_counted_as_waiting(prefetch: int | None) -> None:
+    collection = dd.from_pandas(pd.DataFrame({"id": range(ROWS)}), npartitions=3)
+    batches = iter_batches(collection, ROWS + 1, batch_mode="drop", prefetch=prefetch)
     assert list(batches) == []
     found = batches.statistics
     assert (found.seconds, found.seconds_waited, found.seconds_without_data) == (0, 0, 0)
@@ -248,7 +249,7 @@ def test_a_thread_goes_on_while_the_program_waits() -> None:
             first.set()
         return pa.table({"x": [piece]})
 
-    pieces = ahead(read, 5, 2).pieces()
+    pieces = ahead(read, 5, 2).pieces(0)
     assert [rows["x"][0].as_py() for rows in pieces] == [*range(5)]
 
 
@@ -394,5 +395,5 @@ def test_an_error_in_a_part_follows_the_parts_before_it() -> None:
     look, found = ahead(lambda piece: pa.table({}), 5, 3), []
     look._stream_piece = stream
     with pytest.raises(OSError, match="lost"):
-        found.extend(value for rows in look.pieces() for value in rows["x"].to_pylist())
+        found.extend(value for rows in look.pieces(0) for value in rows["x"].to_pylist())
     assert found == [*range(8), *range(10, 18), *range(20, 24)]

@@ -185,7 +185,7 @@ def test_a_changed_state_is_refused(tmp_path: Path) -> None:
     ]
     assert rest == [batch["id"].to_pylist() for batch in batches]
     changes = [{key: value} for key in state for value in (None, [], {}, "x", True, -1)]
-    changes += [{"remaining": [[0, 103], [0, 103]]}, {"remaining": [[0, 50]]}, {"epoch": 1}, {"extra": 1}]
+    changes += [{"remaining": [[[0, 103], [0, 103]]]}, {"remaining": [[[0, 50]]]}, {"epoch": 1}, {"extra": 1}]
     for change in changes:
         if state | change == state:
             continue

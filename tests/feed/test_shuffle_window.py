@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.codec import scan
-from dask_tfrecord.feed import batch_sources, epoch_order
-from dask_tfrecord.feed import batches as module
+from dask_tfrecord.feed import batch_sources, epoch_order, sequence_reader
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import Plan, plan_batches
 from dask_tfrecord.files import file_writer
@@ -74,7 +73,7 @@ def small_blocks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_writer, "BLOCK_BYTES", 1 << 11)
         patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 12)
-        patch.setattr(batch_sources, "_TABLE_BYTES", 1 << 12)
+        patch.setattr(sequence_reader, "_TABLE_BYTES", 1 << 12)
         patch.setattr(batch_sources, "_PART_BYTES", 1 << 16)
         yield
 
@@ -170,12 +169,12 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 50_000)
     kept = []
 
-    class Recorded(batch_sources.ShuffleWindow):
+    class Recorded(batch_sources.RecordWindow):
         def __init__(self, reader: Any, pieces: list[batch_sources.EncodedRows], order: Any) -> None:
             super().__init__(reader, pieces, order)
             kept.append([piece.nbytes for piece in pieces])
 
-    monkeypatch.setattr(module, "ShuffleWindow", Recorded)
+    monkeypatch.setattr(sequence_reader, "RecordWindow", Recorded)
     batches = iter_batches(datasets["example"], 64, shuffle=True, seed=1)
     found, states = [], []
     for batch in batches:

@@ -1,0 +1,275 @@
+"""Read the rows of several sequences of one source, and decode rows of all sequences together.
+
+A sequence is a part of an epoch with a fixed order, such as one of the sequences of ``elastic=``. One
+`LookAhead` reads the pieces of all sequences in the order in which they are needed. A window of a sequence is
+loaded when its first row is needed, and dropped when its last row was taken.
+"""
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
+from heapq import merge
+from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import Ints
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, RecordWindow
+from dask_tfrecord.feed.batch_statistics import Counters
+from dask_tfrecord.feed.epoch_order import Order, Prefetch, Slice, Span, Window
+from dask_tfrecord.feed.look_ahead import Depth, LookAhead, read_counted
+
+# Rows of about this many bytes are decoded together, unless a batch is larger.
+_TABLE_BYTES = 1 << 23
+
+# The rows of a sequence: spans of one order, or of several orders that follow each other. The reader iterates
+# twice over each chain.
+Chain: TypeAlias = Iterable[tuple[Order, list[Span]]]
+
+
+class Mark(NamedTuple):
+    """A window of a sequence that was loaded, and the spans that follow it.
+
+    ``begin`` and ``end`` count the rows of the sequence before the window, and up to the end of the window.
+    ``link`` is the index of the window's order in the chain. The first mark of a sequence has no rows.
+    """
+
+    begin: int
+    end: int
+    link: int
+    span: Span
+    following: list[Span]
+
+
+class Position(NamedTuple):
+    """What is needed to find the rows that remain after any rows of the loaded windows."""
+
+    marks: tuple[tuple[Mark, ...], ...]
+
+    def remaining(self, taken: Ints) -> list[tuple[int, list[Span]]]:
+        """Return the rows of each sequence that remain after ``taken`` rows of it.
+
+        The number beside the spans is the index of their order in the chain of the sequence.
+        """
+        return [_remaining(marks, count) for marks, count in zip(self.marks, taken.tolist(), strict=True)]
+
+
+def _remaining(marks: Sequence[Mark], taken: int) -> tuple[int, list[Span]]:
+    for mark in marks:
+        if mark.end > taken:
+            return mark.link, [mark.span.after(taken - mark.begin), *mark.following]
+    return marks[-1].link, marks[-1].following
+
+
+def beginning_of(sequences: Iterable[list[Span]]) -> Position:
+    """Return the position before the first row."""
+    return Position(tuple((Mark(0, 0, 0, Span(0, 0), spans),) for spans in sequences))
+
+
+class _Loaded:
+    """The rows of a window that were not taken yet."""
+
+    def __init__(self, rows: pa.Table | RecordWindow, start: int, stop: int) -> None:
+        self.rows, self.start, self.stop = rows, start, stop
+
+
+class SequenceReader:
+    """Read the rows of sequences of one source.
+
+    Call `ready` to load rows, and `take` to decode some of the rows that are ready. ``chains`` contains the
+    rows of each sequence. All orders of the chains divide the same pieces of the source.
+    """
+
+    def __init__(self, source: Any, prefetch: Prefetch, chains: Sequence[Chain], counters: Counters) -> None:
+        self._source, self._chains = source, chains
+        order = next(iter(chains[0]))[0]
+        keeps = isinstance(source, DatasetSource) and source.keeps_records
+        self._records: RecordReader | None = None
+        if keeps and (order.seed is not None or len(chains) > 1):
+            self._records = RecordReader(source, counters.requests)
+        self._ahead: LookAhead[Any] | None = None
+        pieces = self._pieces(prefetch, order, counters)
+        self._windows = [
+            self._load(index, chain, one)
+            for index, (chain, one) in enumerate(zip(chains, pieces, strict=True))
+        ]
+        self._queues: list[deque[_Loaded]] = [deque() for _ in chains]
+        self._marks = list(beginning_of(next(iter(chain))[1] for chain in chains).marks)
+        self._taken = np.zeros(len(chains), np.int64)
+        self._ready = np.zeros(len(chains), np.int64)
+        self._loaded_rows = self._loaded_bytes = 0
+
+    def __enter__(self) -> "SequenceReader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading ahead, and drop all rows."""
+        if self._ahead is not None:
+            self._ahead.close()
+        for queue in self._queues:
+            queue.clear()
+
+    @property
+    def position(self) -> Position:
+        """The position, from which the rows after any of the ready rows can be found."""
+        return Position(tuple(self._marks))
+
+    @property
+    def taken(self) -> Ints:
+        """The number of rows of each sequence that were taken or skipped."""
+        return self._taken.copy()
+
+    @property
+    def rows_together(self) -> int:
+        """The number of rows that are decoded together fastest."""
+        return self._loaded_rows * _TABLE_BYTES // max(1, self._loaded_bytes)
+
+    @property
+    def rows_of_window(self) -> int:
+        """The number of rows that remain of the current window of the first sequence."""
+        queue = self._queues[0]
+        return queue[0].stop - queue[0].start if queue else 0
+
+    def ready(self, wanted: Ints) -> Ints:
+        """Load windows until at least ``wanted[s]`` rows of each sequence ``s`` can be taken.
+
+        Return how many rows of each sequence can be taken: less than wanted only at the end of a sequence.
+        """
+        for index in np.flatnonzero(self._ready < wanted).tolist():
+            while self._ready[index] < wanted[index] and next(self._windows[index], False):
+                pass
+        return self._ready.copy()
+
+    def take(self, counts: Ints, is_kept: npt.NDArray[np.bool_] | None = None) -> pa.Table:
+        """Decode rows that are ready, in the order of the steps, and within a step of the sequences.
+
+        ``counts`` contains a row for each step, and a column for each sequence. ``is_kept`` contains a value
+        for each step. The rows of the other steps are taken, but not returned.
+        """
+        order = None if len(counts) * len(self._chains) == 1 else _interleaved(counts, is_kept)
+        parts: list[tuple[Any, int, int]] = []
+        for index, count in enumerate(counts.sum(axis=0).tolist()):
+            parts += self._taken_parts(index, count)
+        if self._records is not None:
+            return self._records.decode(
+                parts, order if len(self._chains) > 1 or is_kept is not None else None
+            )
+        table = _joined([rows.slice(start, stop - start) for rows, start, stop in parts])
+        if order is None or (len(self._chains) == 1 and is_kept is None):
+            return table
+        return _in_order(table, order)
+
+    def _taken_parts(self, index: int, count: int) -> Iterator[tuple[Any, int, int]]:
+        queue = self._queues[index]
+        self._taken[index] += count
+        self._ready[index] -= count
+        while count:
+            one = queue[0]
+            stop = min(one.start + count, one.stop)
+            count -= stop - one.start
+            yield one.rows, one.start, stop
+            one.start = stop
+            if stop == one.stop:
+                queue.popleft()
+
+    def _load(self, index: int, chain: Chain, pieces: Iterator[Any]) -> Generator[bool, None, None]:
+        """Load the windows of a sequence, one at a time."""
+        begin = 0
+        for link, (order, spans) in enumerate(chain):
+            for window in order.windows(spans, pieces):
+                rows = self._rows_of(order, window)
+                self._loaded_rows += rows.num_rows
+                self._loaded_bytes += rows.nbytes
+                self._queues[index].append(_Loaded(rows, window.first, window.last))
+                del rows
+                count, taken = window.last - window.first, int(self._taken[index])
+                marks = [mark for mark in self._marks[index] if mark.end > taken]
+                self._marks[index] = (*marks, Mark(begin, begin + count, link, window.span, window.following))
+                begin += count
+                self._ready[index] += count
+                del window
+                yield True
+
+    def _rows_of(self, order: Order, window: Window[Any]) -> pa.Table | RecordWindow:
+        numbers = None if order.seed is None else order.permutation(window.span.start, window.count)
+        pieces, window.pieces = window.pieces, []
+        if self._records is not None:
+            rows = np.arange(window.count) if numbers is None else numbers
+            return RecordWindow(self._records, pieces, rows)
+        table = _joined(pieces)
+        return table if numbers is None else _in_order(table, numbers)
+
+    def _pieces(self, prefetch: Prefetch, order: Order, counters: Counters) -> list[Iterator[Any]]:
+        """Return the rows of the slices of each sequence."""
+        source = self._source
+        decode = partial(source.read, counts=counters.requests)
+        read = decode if self._records is None else self._records.read
+        slices = [_slices(index, chain) for index, chain in enumerate(self._chains)]
+        if prefetch.pieces == 0:
+            return [_read_now(read, one, order, counters) for one in slices]
+        stream = None
+        if source.is_remote and self._records is None and order.seed is None and len(slices) == 1:
+            stream = partial(source.stream, counts=counters.requests)
+        depth = Depth.of(prefetch, source.is_remote, order, len(slices))
+        needed = ((index, piece) for _, index, piece in merge(*slices))
+        self._ahead = LookAhead(read, needed, len(slices), order, depth, counters, stream)
+        return [self._ahead.pieces(index) for index in range(len(slices))]
+
+
+def _slices(index: int, chain: Chain) -> Iterator[tuple[int, int, Slice]]:
+    """Yield the slices of a sequence, with the number of rows before each slice."""
+    row = 0
+    for order, spans in chain:
+        for span in spans:
+            for one in order.slices(span):
+                yield row, index, one
+                row += one.num_rows
+
+
+def _read_now(
+    read: Any, slices: Iterator[tuple[int, int, Slice]], order: Order, counters: Counters
+) -> Iterator[Any]:
+    for _, _, one in slices:
+        start = perf_counter()
+        rows = read_counted(read, one, order.stored_size(one), counters)
+        counters.without_data += perf_counter() - start
+        yield rows
+        del rows
+
+
+def _interleaved(counts: Ints, is_kept: npt.NDArray[np.bool_] | None) -> Ints:
+    """Return the order of the steps, for rows that are in the order of the sequences."""
+    sizes: Ints = counts.T.ravel()
+    # Where the rows of each step and sequence begin, among the rows in the order of the sequences.
+    firsts = (np.cumsum(sizes) - sizes).reshape(counts.T.shape).T
+    if is_kept is not None:
+        firsts, counts = firsts[is_kept], counts[is_kept]
+    sizes = counts.ravel()
+    ends = np.cumsum(sizes)
+    order: Ints = np.arange(ends[-1]) + np.repeat(firsts.ravel() - (ends - sizes), sizes)
+    return order
+
+
+def _in_order(table: pa.Table, order: Ints) -> pa.Table:
+    try:
+        return table.combine_chunks().take(pa.array(order))
+    except pa.ArrowInvalid as error:  # the rows contain more than 2 GiB of text or bytes
+        raise TFRecordError(
+            f"{table.num_rows:,} rows cannot be shuffled together: {error}",
+            "shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
+        ) from None
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    table = pa.concat_tables(tables)
+    has_categories = any(pa.types.is_dictionary(item.type) for item in table.schema)
+    return table.unify_dictionaries() if has_categories else table

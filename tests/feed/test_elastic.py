@@ -1,0 +1,188 @@
+"""With ``elastic=``, the batches of all shards together are the same for any number of shards and parts.
+
+Modules: feed.resume_position, feed.sequence_reader, feed.batches.
+"""
+
+import json
+import random
+from itertools import chain
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError
+from dask_tfrecord.feed import epoch_order
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.files import file_writer
+
+SIZES = [24, 97, 403]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
+        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
+        patch.setattr(epoch_order, "WINDOW_BYTES", 24_000)
+        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
+        yield
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, str]:
+    root, found = tmp_path_factory.mktemp("elastic"), {}
+    for rows in SIZES:
+        for codec in (None, "gzip"):
+            frame = pd.DataFrame({"id": np.arange(rows), "text": ["x" * (i % 50) for i in range(rows)]})
+            found[rows, codec] = str(root / f"{rows}-{codec}")
+            options = {"max_rows_per_file": 150}
+            dask_tfrecord.to_tfrecord(frame, found[rows, codec], compression=codec, write_options=options)
+    return found
+
+
+Grid = list[list[Batches]]
+
+
+def start(path: str, ranks: int, workers: int, rows: int, state: Any = None, **how: Any) -> Grid:
+    """Begin the batches of each rank and worker. A step takes ``rows`` rows of each sequence."""
+    plan = plan_batches(path, rows * how["elastic"] // ranks, surface=iter_batches, **how)
+    return [
+        [Batches(plan, 1, (rank, ranks), (worker, workers), state) for worker in range(workers)]
+        for rank in range(ranks)
+    ]
+
+
+def steps(grid: Grid, first: int = 0, count: int = 10**9) -> list[list[int]]:
+    """Return the rows of all ranks at each step. The workers of a rank return their batches in turns."""
+    found = []
+    for step in range(first, first + count):
+        batches = [next(workers[step % len(workers)], None) for workers in grid]
+        if not any(batch is not None for batch in batches):
+            break
+        found.append(sorted(row for one in batches if one is not None for row in one["id"].to_pylist()))
+    return found
+
+
+def states(grid: Grid) -> list[dict[str, Any]]:
+    return [json.loads(json.dumps(one.state)) for workers in grid for one in workers]
+
+
+def arguments(draw: random.Random, count: int) -> dict[str, Any]:
+    how: dict[str, Any] = {"elastic": count, "shuffle": draw.choice([None, True, "blocks"])}
+    how |= {"uneven": draw.choice(["keep", "drop", "pad"]), "batch_mode": draw.choice(["keep", "drop"])}
+    how |= {"prefetch": draw.choice([0, None, 3])}
+    if how["shuffle"] is True:
+        how["shuffle_buffer"] = draw.choice([1, 50, 400])
+    if draw.random() < 0.2:
+        how["filters"] = [("id", ">=", 0), ("text", "!=", "y")]  # the records are decoded before the shuffle
+    if draw.random() < 0.2:
+        how["columns"] = ["id"]
+    return how
+
+
+@settings(max_examples=max(10, settings().max_examples // 4))
+@given(seed=st.integers(0, 1 << 32))
+def test_the_steps_are_the_same_for_any_numbers_of_ranks_and_workers(
+    paths: dict[Any, str], seed: int
+) -> None:
+    draw = random.Random(seed)
+    total, codec = draw.choice(SIZES), draw.choice([None, "gzip"])
+    path, count, rows = paths[total, codec], draw.choice([1, 2, 6, 12, 24]), draw.choice([1, 2, 5])
+    ranks = [one for one in range(1, count + 1) if count % one == 0]
+    how = arguments(draw, count)
+    expected = steps(start(path, 1, 1, rows, **how))
+    every = [row for step in expected for row in step]
+    if how["batch_mode"] == "keep":
+        length = {"keep": total, "drop": total // count * count, "pad": -(-total // count) * count}
+        assert len(every) == length[how["uneven"]]
+        assert len(set(every)) == min(total, len(every))
+    grid = start(path, draw.choice(ranks), draw.choice([1, 2, 3]), rows, **how)
+    assert max(sum(map(len, workers)) for workers in grid) == len(expected)
+    assert sum(one.rows or 0 for workers in grid for one in workers) == len(every)
+    assert steps(grid) == expected
+
+    found: list[list[int]] = []
+    given = None
+    for _ in range(2):
+        grid = start(path, draw.choice(ranks), draw.choice([1, 2, 3]), rows, given, **how)
+        first = draw.choice([0, 1, 3, 7])
+        found += steps(grid, 0, first)
+        if draw.random() < 0.5:  # each worker continues with its own state, as those of a StatefulDataLoader
+            plan = grid[0][0]._plan
+            grid = [
+                [
+                    Batches(plan, 1, (rank, len(grid)), (worker, len(workers)), one.state)
+                    for worker, one in enumerate(workers)
+                ]
+                for rank, workers in enumerate(grid)
+            ]
+            found += steps(grid, first, 2)
+        given = states(grid)
+        draw.shuffle(given)
+    grid = start(path, draw.choice(ranks), draw.choice([1, 2]), rows, given, **how)
+    assert found + steps(grid) == expected
+
+
+def test_another_batch_size_continues_in_the_same_order(paths: dict[Any, str]) -> None:
+    path, how = paths[403, None], {"elastic": 4, "shuffle": True, "seed": 1, "shuffle_buffer": 40}
+    every = [one["id"].to_pylist() for one in iter_batches(path, 4, epoch=1, **how)]
+    grid = start(path, 2, 2, 5, **how)
+    found = steps(grid, 0, 7)
+    batches = iter_batches(path, 4, epoch=1, start=states(grid), **how)
+    assert found == [sorted(chain(*every[at * 5 : at * 5 + 5])) for at in range(7)]
+    assert [one["id"].to_pylist() for one in batches] == every[35:]
+
+
+def test_sequences_that_cannot_be_read_are_refused(paths: dict[Any, str]) -> None:
+    path = paths[403, None]
+
+    def error(**how: Any) -> TFRecordError:
+        with pytest.raises(TFRecordError) as raised:
+            iter_batches(path, **{"batch_size": 24, "elastic": 24, **how})
+        return raised.value
+
+    assert "read 1, 2, 3, 4, 6, 8, 12 or 24 shards" in str(error(shard=(0, 5)))
+    assert [tuple(one)[:2] for one in error(batch_size=30).remedies] == [
+        ("batch_size", 24),
+        ("batch_size", 48),
+    ]
+    assert [tuple(one)[:2] for one in error(batch_size=5, shard=(0, 2)).remedies] == [("batch_size", 12)]
+    assert "more sequences than there are rows" in str(error(elastic=404))
+    assert error(batch_size=1024, batch_mode="auto").remedies[0][:2] == ("batch_mode", "keep")
+    collection = dd.from_pandas(pd.DataFrame({"id": range(9)}), npartitions=3)
+    with pytest.raises(TFRecordError, match="needs a path"):
+        iter_batches(collection, 2, elastic=2)
+
+
+def test_states_that_do_not_belong_together_are_refused(paths: dict[Any, str]) -> None:
+    path, how = paths[403, None], {"elastic": 6, "shuffle": True, "seed": 1}
+
+    def error(start: Any, size: int = 6, **others: Any) -> str:
+        with pytest.raises(TFRecordError) as raised:
+            iter_batches(path, size, epoch=1, start=start, **{**how, **others})
+        return str(raised.value)
+
+    grid = start(path, 2, 2, 1, **how)
+    steps(grid, 0, 3)
+    given = states(grid)
+    assert "state of shard 1 of 2 is missing" in error(given[:2])
+    assert "state of shard 0, part 1 of 2 is missing" in error([given[0], *given[2:]])
+    next(grid[1][1])
+    assert "states of different steps" in error([*given[:2], *states(grid)[2:]])
+    assert "different states of one part" in error([*given, *states(grid)])
+    assert "elastic=6" in error(given, elastic=3)
+    assert "elastic=6" in error(given, elastic=None)
+    assert "uneven='keep'" in error(given, uneven="drop")
+    plan = plan_batches(path, 6, surface=iter_batches, **how)
+    with pytest.raises(TFRecordError, match="taken with another batch_size; pass a list of the states"):
+        Batches(plan, 1, (0, 2), (1, 2), given[1])
+    with pytest.raises(TFRecordError, match="belongs to shard 0, and not to shard 1"):
+        Batches(plan, 1, (1, 2), (1, 2), given[1])
