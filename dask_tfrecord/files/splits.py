@@ -24,8 +24,9 @@ BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 # the splits. All other columns of `Partitions.files` contain only additional information about the files.
 _COLUMNS = ("path", "bytes", "stamp", "crc32c", "records", "start", "stop")
 
-# `Split` objects are created for this many partitions at once.
-_PARTITIONS = 1024
+# `Split` objects are created for this many partitions at once, in order and for an index. A shuffled read
+# asks for single partitions in a random order.
+_PARTITIONS, _AROUND = 1024, 16
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def groups_by_bytes(sizes: Iterable[int], most: int) -> Iterator[slice]:
 class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a file list.
 
-    `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
-    kept. ``files`` contains a row for each split, and has the column ``records``. If any file is split,
+    `Split` objects are created only when they are needed, and the objects of at most 16 partitions are kept.
+    ``files`` contains a row for each split, and has the column ``records``. If any file is split,
     ``files`` also contains the columns ``start`` and ``stop``, in which null means the start or the end of
     the file. Partition ``k`` consists of the rows in ``range(starts[k], starts[k + 1])``. ``blocks`` contains
     the paths and the blocks of the files that have column files and several blocks.
@@ -94,15 +95,15 @@ class Partitions(Sequence[tuple[Split, ...]]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         number = range(len(self))[index]
-        first = number - number % _PARTITIONS
+        first = number - number % _AROUND
         made: tuple[int, list[tuple[Split, ...]]] = vars(self).get("_made", (-1, []))
         if made[0] != first:  # another thread may replace `_made` at any time
-            made = vars(self)["_made"] = (first, self._make(first))
+            made = vars(self)["_made"] = (first, self._make(first, _AROUND))
         return made[1][number - first]
 
     def __iter__(self) -> Iterator[tuple[Split, ...]]:
         for first in range(0, len(self), _PARTITIONS):
-            yield from self._make(first)
+            yield from self._make(first, _PARTITIONS)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.files, "starts": self.starts, "blocks": self.blocks}
@@ -120,8 +121,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
             sizes = pc.subtract(pc.coalesce(stop, sizes), pc.fill_null(start, 0))
         return np.diff(np.concatenate([[0], np.cumsum(sizes.to_numpy())])[self.starts])
 
-    def _make(self, first: int) -> list[tuple[Split, ...]]:
-        starts = self.starts[first : first + _PARTITIONS + 1]
+    def _make(self, first: int, count: int) -> list[tuple[Split, ...]]:
+        starts = self.starts[first : first + count + 1]
         files = self.files.slice(starts[0], starts[-1])
         edges: list[Iterable[Any]] = [repeat(_FIRST), repeat(None)]
         if "start" in files:

@@ -22,7 +22,7 @@ from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files import file_writer
+from dask_tfrecord.files import file_writer, splits
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex, Split, groups_by_bytes
@@ -270,3 +270,13 @@ def test_a_task_that_reads_many_files_carries_few_bytes_for_each() -> None:
 )
 def test_items_are_grouped_up_to_a_number_of_bytes(sizes: list[int], groups: list[list[int]]) -> None:
     assert [sizes[group] for group in groups_by_bytes(sizes, 10)] == groups
+
+
+def test_partitions_in_a_random_order_make_few_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shuffled read of many blocks would otherwise make all splits of a large range for each block."""
+    partitions = plan_partitions(files(*[10] * 3000), blocksize=10)
+    expected, made = [*partitions], []
+    monkeypatch.setattr(splits, "Split", lambda *values: made.append(values) or Split(*values))
+    order = np.random.default_rng(0).permutation(3000)[:100].tolist()
+    assert [partitions[number] for number in order] == [expected[number] for number in order]
+    assert len(made) <= 16 * len(order)
