@@ -340,10 +340,11 @@ def begin_elastic(
 def _of_worker(plan: Plan, begun: Beginning, part: Share) -> Beginning:
     """Continue with the state of one of several workers, which does not say what the others have returned."""
     if begun.part != part:
-        problem = f"the state of part {part.number} of {part.total} was taken with another batch_size"
-        raise TFRecordError(
-            problem, "pass a list of the states of all parts, or resume with the same batch_size"
+        problem = f"the state of worker {part.number} of {part.total} was taken with another batch_size"
+        advice = (
+            "resume with this batch_size, or pass the states of all workers to load_state_dict of the dataset"
         )
+        raise TFRecordError(problem, advice)
     return begun
 
 

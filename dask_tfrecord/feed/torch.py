@@ -145,6 +145,12 @@ class TFRecordBatches(IterableDataset[Any]):
     batch_mode : "keep" or "drop", default "keep"
         What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the
         incomplete last batch, and "drop" omits that batch.
+    elastic : int, optional
+        The number of sequences into which the rows are divided, whatever the number of ranks is, as in
+        `iter_batches`. At every step, the batches of all ranks together then contain the same rows for each
+        number of ranks that divides ``elastic``, for any number of workers, and after each resume.
+        ``batch_size`` must be a multiple of ``elastic // world_size``. Each worker reads the blocks of its
+        whole rank, and decodes only its own batches.
     rank, world_size : int, optional
         The index of this process, and the number of processes. By default, both values come from
         `torch.distributed` when the iteration begins.
@@ -172,9 +178,9 @@ class TFRecordBatches(IterableDataset[Any]):
     iteration raises.
 
     The states of all ranks can be loaded with different numbers of ranks and workers. To resume with another
-    ``batch_size``, pass the states to the method `load_state_dict` of the dataset. If each worker loads only
-    its own state, as with the ``load_state_dict`` of `StatefulDataLoader`, the rows of each worker end with
-    an incomplete batch.
+    ``batch_size``, pass the states to the method `load_state_dict` of the dataset. If each of several workers
+    loads only its own state, as with the ``load_state_dict`` of `StatefulDataLoader`, the rows of each worker
+    end with an incomplete batch. With ``elastic``, the loader then raises.
 
     If a loaded state belongs to an older version of the dataset, the epoch of the state continues with that
     version, and the next epoch reads the newer version. To read the older version in later epochs, pass

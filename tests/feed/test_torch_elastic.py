@@ -1,0 +1,187 @@
+"""PyTorch with ``elastic=``: one order for any number of ranks and workers, and through resumes with others.
+
+Modules: feed.torch, feed.epochs.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import dask_tfrecord  # noqa: E402
+from dask_tfrecord import TFRecordError  # noqa: E402
+from dask_tfrecord.feed import epoch_order  # noqa: E402
+from dask_tfrecord.feed.torch import TFRecordBatches  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create", "ignore:.*set_vital.*"
+)
+
+ROWS, SEQUENCES, GLOBAL = 1007, 12, 48
+
+Steps = list[set[int]]  # the rows of each global batch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_windows() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
+        yield
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("elastic") / "dataset")
+    frame = pd.DataFrame({"id": np.arange(ROWS)})
+    dask_tfrecord.to_tfrecord(frame, path, write_options={"max_rows_per_file": 60})
+    return path
+
+
+def rank_of(path: str, rank: int, ranks: int, shuffle: Any = None, size: int = GLOBAL, **given: Any) -> Any:
+    options = {} if shuffle is None else {"shuffle": shuffle, "seed": 3}
+    if shuffle is True:
+        options["shuffle_buffer"] = 240
+    options |= {"rank": rank, "world_size": ranks, "elastic": SEQUENCES, **given}
+    return TFRecordBatches(path, size // ranks, **options)
+
+
+def loader_of(batches: Any, workers: int = 0, states: Any = None, loader: Any = DataLoader) -> Any:
+    if states is not None:
+        batches.load_state_dict(states)
+    return loader(batches, batch_size=None, num_workers=workers)
+
+
+def steps_of(loaders: list[Any], count: int | None = None) -> Steps:
+    """The rows of the next global batches of all ranks."""
+    iterators = [iter(loader) for loader in loaders]
+    found: Steps = []
+    while len(found) != count:
+        batches = [next(iterator, None) for iterator in iterators]
+        if batches[0] is None:
+            assert batches == [None] * len(batches)  # all ranks make the same number of steps
+            break
+        found.append({row for batch in batches for row in batch["id"].tolist()})
+        assert len(found[-1]) == sum(len(batch["id"]) for batch in batches)
+    return found
+
+
+def steps_of_one(path: str, shuffle: Any, **given: Any) -> Steps:
+    return steps_of([rank_of(path, 0, 1, shuffle, **given)])
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "ranks", "workers"),
+    [(None, 2, 0), (True, 3, 0), ("blocks", 12, 0), (None, 1, 3), (True, 2, 1), ("blocks", 1, 2)],
+)
+def test_global_batches_do_not_depend_on_ranks_and_workers(
+    path: str, shuffle: Any, ranks: int, workers: int
+) -> None:
+    expected = steps_of_one(path, shuffle)
+    assert len(set().union(*expected)) == ROWS // SEQUENCES * SEQUENCES
+    assert len(expected) == -(-ROWS // SEQUENCES * SEQUENCES // GLOBAL) == len(rank_of(path, 0, ranks))
+    loaders = [loader_of(rank_of(path, rank, ranks, shuffle), workers) for rank in range(ranks)]
+    assert steps_of(loaders) == expected
+
+
+def test_the_order_of_one_rank_does_not_depend_on_its_workers(path: str) -> None:
+    batches = rank_of(path, 1, 2, "blocks")
+    expected = [batch["id"].tolist() for batch in batches]
+    batches.set_epoch(0)
+    assert [batch["id"].tolist() for batch in loader_of(batches, 3)] == expected
+
+
+def saved(loader: Any) -> Any:
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("shuffle", [None, True, "blocks"])
+def test_other_ranks_and_workers_continue_the_order(path: str, shuffle: Any) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    expected = steps_of_one(path, shuffle)
+    found: Steps = []
+    states: Any = None
+    for ranks, workers, count in ((2, 2, 5), (3, 0, 4), (4, 0, 0), (1, 3, 10), (2, 2, 1), (6, 0, None)):
+        loaders = [
+            loader_of(rank_of(path, rank, ranks, shuffle), workers, states, stateful.StatefulDataLoader)
+            for rank in range(ranks)
+        ]
+        found += steps_of(loaders, count)
+        states = [saved(loader) for loader in loaders]
+    assert found == expected
+
+
+def test_another_batch_size_takes_the_next_rows_of_each_sequence(path: str) -> None:
+    first = [rank_of(path, rank, 2, True) for rank in range(2)]
+    found = steps_of(first, 3)
+    states = [saved(one) for one in first]
+    rest = [rank_of(path, rank, 3, True, size=24) for rank in range(3)]
+    for one in rest:
+        one.load_state_dict(states)
+    expected = steps_of_one(path, True, size=24)
+    assert expected[::2] != expected[1::2]
+    assert found == [one | other for one, other in zip(expected[:6:2], expected[1:6:2], strict=True)]
+    assert steps_of(rest) == expected[6:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_resumes_in_the_middle_and_at_the_end(path: str, workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loader() -> Any:
+        batches = rank_of(path, 0, 1, True)
+        keep = {"num_workers": workers, "persistent_workers": workers > 0}
+        return stateful.StatefulDataLoader(batches, batch_size=None, **keep)
+
+    def rows(loader: Any) -> list[list[int]]:
+        return [batch["id"].tolist() for batch in loader]
+
+    whole = loader()
+    epochs: list[list[list[int]]] = [[]]
+    states: dict[int | None, Any] = {}
+    for batch in whole:
+        epochs[0].append(batch["id"].tolist())
+        states[len(epochs[0])] = saved(whole)
+    states[None] = saved(whole)
+    epochs.append(rows(whole))
+    assert epochs[0] != epochs[1]
+    for stop in (1, 6, len(epochs[0]), None):
+        resumed = loader()
+        resumed.load_state_dict(states[stop])
+        if stop is not None:
+            assert rows(resumed) == epochs[0][stop:]
+        assert rows(resumed) == epochs[1]
+
+
+def test_an_error_names_the_numbers_that_fit(path: str) -> None:
+    with pytest.raises(TFRecordError, match="1, 2, 3, 4, 6 or 12"):
+        rank_of(path, 0, 5)
+    with pytest.raises(TFRecordError, match="a batch of 50 rows") as raised:
+        TFRecordBatches(path, 50, elastic=12, rank=0, world_size=2)
+    assert [remedy[:2] for remedy in raised.value.remedies] == [("batch_size", 48), ("batch_size", 54)]
+    batches = rank_of(path, 0, 1)
+    next(iter(batches))
+    with pytest.raises(TFRecordError, match="elastic=12, and not elastic=24"):
+        rank_of(path, 0, 1, elastic=24).load_state_dict(batches.state_dict())
+
+
+def test_a_worker_that_knows_only_its_own_state_keeps_the_batch_size(path: str) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    loaders = [
+        loader_of(rank_of(path, 0, 1, size=size), 2, loader=stateful.StatefulDataLoader) for size in (48, 24)
+    ]
+    found = steps_of(loaders[:1], 3)
+    state = saved(loaders[0])
+    loaders[1].load_state_dict(state)
+    with pytest.raises(TFRecordError, match="to load_state_dict of the dataset"):
+        next(iter(loaders[1]))
+    batches = rank_of(path, 0, 1, size=24)
+    assert set().union(*found, *steps_of([loader_of(batches, 2, [state])])) == set().union(
+        *steps_of_one(path, None)
+    )
