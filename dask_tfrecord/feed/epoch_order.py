@@ -200,9 +200,14 @@ def _check_elastic(source: Source, sequences: int, batch_mode: BatchMode) -> Non
     if batch_mode == "auto":
         problem = f"elastic={sequences} has no effect with batch_mode='auto', whose batches have any size"
         raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"), without)
-    rows = sum(source.counts or ())
-    if sequences > max(1, rows):
-        problem = f"elastic={sequences:,} divides {rows:,} rows into more sequences than there are rows"
+    check_sequences(sequences, sum(source.counts or ()))
+
+
+def check_sequences(count: int, rows: int) -> None:
+    """Raise if ``elastic=`` divides the rows into more sequences than there are rows."""
+    if count > max(1, rows):
+        without = Remedy("elastic", None, "divide the rows anew for each number of shards")
+        problem = f"elastic={count:,} divides {rows:,} rows into more sequences than there are rows"
         raise TFRecordError(problem, "take fewer sequences", without)
 
 

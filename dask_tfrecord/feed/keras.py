@@ -3,18 +3,26 @@
 import os
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import keras
 import numpy as np
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import TableKeywords
+from dask_tfrecord.arguments import LastBatch, TableKeywords, Uneven
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
-from dask_tfrecord.feed.epoch_order import stream
+from dask_tfrecord.feed.epoch_order import (
+    Span,
+    check_sequences,
+    checked_shard,
+    rows_of_shard,
+    stream,
+    total_size,
+)
+from dask_tfrecord.feed.epochs import Epochs
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
@@ -23,6 +31,7 @@ from dask_tfrecord.feed.numpy_columns import (
     numpy_columns,
 )
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.feed.resume_position import rows_of_each
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 
@@ -46,7 +55,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     path : str, path-like or list of these
         A path that `RecordTable` accepts. Uncompressed local files are read fastest.
     batch_size : int
-        Number of rows in each batch.
+        The number of rows in each batch of this process.
     columns : str or list of str, optional
         The columns that become features. By default, all columns except the label become features. If
         ``columns`` is a single name and not a list, the features are one array. If ``columns`` is a list of
@@ -59,10 +68,29 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         compressed files much faster. With "blocks", pass ``shuffle=False`` to ``fit``. If Keras also shuffled
         the batches, successive batches would read different blocks.
     seed : int, default 0
-        The seed of the random order.
+        The seed of the random row order.
+    shard : tuple of int, default (0, 1)
+        The index of the shard to return, counted from 0, and the number of shards. If several processes train
+        a model, each process reads one shard, such as ``(jax.process_index(), jax.process_count())``.
+    elastic : int, optional
+        Divide the rows into this number of sequences, as in `iter_batches`. The k-th batches of all shards
+        together then contain the same rows for every number of shards that divides ``elastic``.
+    uneven : "drop", "pad" or "keep", default "drop"
+        What to do if the rows cannot be divided equally among the shards, as in `TFRecordBatches`: "drop"
+        leaves out rows, and "pad" repeats rows, so that all shards have the same number of batches. "keep"
+        returns every row once.
+    batch_mode : "keep" or "drop", default "keep"
+        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
+        batch, and "drop" omits that batch.
     epoch : int, default 0
         The first epoch, counted from 0. If ``epoch`` equals the ``initial_epoch`` of ``fit``, a resumed run
         has the same row orders as an uninterrupted run.
+    step : int, default 0
+        The number of batches to skip from the beginning of ``epoch`` on. To resume a run at any batch, pass
+        the number of batches with which the model was trained, such as ``int(model.optimizer.iterations)``,
+        and the first epoch of the run as ``epoch``. If the dataset then begins in the middle of an epoch, all
+        epochs of Keras do: Keras counts the batches only once, so an epoch of Keras consists of the rest of
+        an epoch and the first batches of the next epoch.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
@@ -79,6 +107,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     ------
     SchemaError
         If the lists of a column have different lengths, because no array can contain such lists.
+    TFRecordError
+        If an argument has a wrong type or value, or if there are more shards than rows.
 
     Examples
     --------
@@ -103,7 +133,12 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         *,
         shuffle: bool | Literal["blocks"] | None = None,
         seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        elastic: int | None = None,
+        uneven: Uneven = "drop",
+        batch_mode: LastBatch = "keep",
         epoch: int = 0,
+        step: int = 0,
         fill_nulls: Mapping[str, Any] | None = None,
         workers: int = 1,
         use_multiprocessing: bool = False,
@@ -113,23 +148,49 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         super().__init__(workers, use_multiprocessing, max_queue_size)
         arguments.number("batch_size", batch_size)
         arguments.seed_of(shuffle, seed, ["blocks"])
+        arguments.choice("uneven", uneven, get_args(Uneven))
+        arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         arguments.number("epoch", epoch, 0)
+        step = arguments.number("step", step, 0)
         self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
         self._label = label
-        self._batch_size = batch_size
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
-        self._shuffle, self._seed = shuffle, seed
-        self._epoch = epoch
+        check_fill_of_lists(self._fill_nulls, self.table.schema)
+        check_label(label, self.table.schema)
+        self._shuffle, self._seed, self._uneven = shuffle, seed, uneven
+        self._divide(batch_size, checked_shard(shard), arguments.count("elastic", elastic), batch_mode)
+        # An epoch of Keras begins with the batch `_first` of an epoch.
+        epochs, self._first = divmod(step, max(1, len(self)))
+        self._epochs = Epochs(epoch + epochs)
+        self._orders: dict[int, list[Ints]] = {}  # The rows of the sequences in each epoch, in order.
         self._requested: set[int] = set()  # The batches requested so far in the current order, by index.
         # True if the row order must change after the last batch of the order is requested.
         self._is_due = False
         # True if the row order changed when the last batch of the order was requested.
         self._is_ahead = False
         self._is_new = True  # True until the first call of `on_epoch_end`.
-        check_fill_of_lists(self._fill_nulls, self.table.schema)
-        check_label(label, self.table.schema)
-        self._set_order()
+        self._epoch = self._epochs.begin().start.epoch
+
+    def _divide(
+        self, batch_size: int, shard: tuple[int, int], elastic: int | None, batch_mode: LastBatch
+    ) -> None:
+        """Determine the sequences that this shard reads, and the number of its batches in an epoch."""
+        rows = len(self.table)
+        self.table.epoch_order(0, 0).check_shards(shard[1])
+        self._elastic = elastic or 1
+        self._size, self._sequences = batch_size, [shard]  # The rows of each sequence in a batch.
+        if elastic is not None:
+            check_sequences(elastic, rows)
+            self._size = rows_of_each(batch_size, elastic, shard)
+            self._sequences = [(index, elastic) for index in range(shard[0], elastic, shard[1])]
+        lengths = [total_size(self._rows_of(one)) for one in self._sequences]
+        # Sequence 0 is a shortest one, so every number of shards drops the same incomplete batch.
+        shortest = lengths[0] if elastic is None else total_size(self._rows_of((0, elastic)))
+        self._count = shortest // self._size if batch_mode == "drop" else -(-max(lengths) // self._size)
+
+    def _rows_of(self, sequence: tuple[int, int]) -> list[Span]:
+        return rows_of_shard([Span(0, len(self.table))], sequence, True, self._uneven)
 
     @property
     def statistics(self) -> BatchStatistics:
@@ -137,16 +198,14 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         return self.table.statistics
 
     def __len__(self) -> int:
-        return -(-len(self.table) // self._batch_size)
+        """Return the number of batches of this shard in an epoch."""
+        return self._count
 
     @calling(__init__)
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index:,} of {len(self):,} batches")
-        first = index * self._batch_size
-        columns = numpy_columns(
-            self.table.batch(self._order_for(index)[first : first + self._batch_size]), self._fill_nulls
-        )
+        columns = numpy_columns(self.table.batch(self._rows_for(index)), self._fill_nulls)
         arrays = {name: _dense(name, column) for name, column in columns.items()}
         label = None if self._label is None else arrays[self._label]
         if isinstance(self._features, str):
@@ -156,14 +215,26 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             features = {name: arrays[name] for name in wanted}
         return features if label is None else (features, label)
 
-    def _order_for(self, index: int) -> Ints:
+    def _rows_for(self, index: int) -> Ints:
         with _ORDERS:
-            order = self._order
+            later, batch = divmod(self._first + index, len(self))
+            sequences = self._order_of(self._epoch + later)
             self._requested.add(index)
             if self._is_due and len(self._requested) == len(self):
                 self._advance()
                 self._is_ahead = True
-            return order
+        start = batch * self._size
+        return np.concatenate([rows[start : start + self._size] for rows in sequences])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next call of ``fit`` begins with, from its first batch on.
+
+        With ``shuffle``, each epoch has a different row order.
+        """
+        with _ORDERS:
+            self._epochs.choose(epoch)
+            self._first, self._is_new = 0, True
+            self._advance()
 
     def on_epoch_end(self) -> None:
         """Advance to the next epoch, which has a different row order.
@@ -190,16 +261,26 @@ class TFRecordPyDataset(keras.utils.PyDataset):
                 self._is_due = True
 
     def _advance(self) -> None:
-        self._epoch += 1
-        self._set_order()
-
-    def _set_order(self) -> None:
+        self._epoch = self._epochs.begin().start.epoch
         self._requested, self._is_due, self._is_ahead = set(), False, False
-        self._order = np.arange(len(self.table))
+
+    def _order_of(self, epoch: int) -> list[Ints]:
+        """Return the row indices of each sequence of this shard in an epoch."""
+        if epoch not in self._orders:
+            kept = range(self._epoch, self._epoch + 2)
+            self._orders = {one: order for one, order in self._orders.items() if one in kept}
+            self._orders[epoch] = self._ordered(epoch)
+        return self._orders[epoch]
+
+    def _ordered(self, epoch: int) -> list[Ints]:
+        spans = [self._rows_of(one) for one in self._sequences]
         if self._shuffle == "blocks":
-            self._order = self.table.block_order(self._seed, self._epoch)
-        elif self._shuffle:
-            self._order = stream("rows", self._seed, self._epoch).permutation(len(self.table))
+            order = self.table.epoch_order(self._seed, epoch, self._elastic)
+            return [order.rows(one, self.table.block_starts) for one in spans]
+        rows = np.arange(len(self.table))
+        if self._shuffle:
+            rows = stream("rows", self._seed, epoch).permutation(len(rows))
+        return [np.concatenate([rows[one.start : one.stop] for one in each]) for each in spans]
 
 
 def _dense(name: str, column: Array | Ragged) -> Array:

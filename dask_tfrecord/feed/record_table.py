@@ -29,7 +29,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork, with_cache
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.epoch_order import checked_shard, make_order, rows_of_shard
+from dask_tfrecord.feed.epoch_order import Order, checked_shard, make_order, rows_of_shard
 from dask_tfrecord.feed.record_buffers import (
     THREADS,
     RecordBuffers,
@@ -406,10 +406,14 @@ class RecordTable:
         arguments.choice("uneven", uneven, get_args(Uneven))
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
-        counts, checked = np.diff(self.block_starts), checked_shard(shard)
-        order = make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes, is_grouped=True)
+        order, checked = self.epoch_order(seed, epoch), checked_shard(shard)
         order.check_shards(checked[1])
         return order.rows(rows_of_shard([order.every_row], checked, True, uneven), self.block_starts)
+
+    def epoch_order(self, seed: int, epoch: int, sequences: int = 1) -> Order:
+        """Return the order of the blocks in an epoch that is divided into this number of sequences."""
+        counts, sizes = np.diff(self.block_starts), self._block_sizes
+        return make_order(len(counts), counts, seed, epoch, sizes=sizes, is_grouped=True, sequences=sequences)
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:

@@ -300,7 +300,7 @@ def begin_elastic(
     ``begun`` are the states from which the iteration continues.
     """
     own = range(shard[0], count, shard[1])
-    rows = rows_of_each(plan, count, shard)
+    rows = rows_of_each(plan.batch_size, count, shard)
     found = (
         Share(*shard, digest(count, plan.uneven)[:8]),
         Share(*part, digest(rows)[:8]),
@@ -400,7 +400,7 @@ def steps_of(plan: Plan, order: Order, begun: Beginning) -> Steps:
     left = np.array([total_size(spans) for spans in begun.sequences])
     size, shortest, turns = plan.batch_size, int(left.max(initial=0)), (0, 1)
     if plan.elastic is not None:
-        size = rows_of_each(plan, plan.elastic, begun.shard[:2])
+        size = rows_of_each(plan.batch_size, plan.elastic, begun.shard[:2])
         turns = begun.skip, begun.part.total
         sizes = [
             total_size(_of_sequence(plan, plan.elastic, order, index)) for index in (0, begun.shard.number)
@@ -419,16 +419,16 @@ def _check_steps(plan: Plan, count: int, order: Order, left: dict[int, list[Span
         raise _not_together("states of different steps")
 
 
-def rows_of_each(plan: Plan, count: int, shard: Fraction) -> int:
+def rows_of_each(batch_size: int, count: int, shard: Fraction) -> int:
     """Return how many rows of each sequence a batch of one of several shards contains."""
     if count % shard[1]:
         fitting = [str(one) for one in range(1, count + 1) if count % one == 0]
         problem = f"{shard[1]} shards cannot share {count} sequences equally"
         raise TFRecordError(problem, f"read {', '.join(fitting[:-1])} or {fitting[-1]} shards")
     own = count // shard[1]
-    rows, rest = divmod(plan.batch_size, own)
+    rows, rest = divmod(batch_size, own)
     if rest:
-        problem = f"a batch of {plan.batch_size} rows cannot have equally many rows of {own} sequences"
+        problem = f"a batch of {batch_size} rows cannot have equally many rows of {own} sequences"
         sizes = [size * own for size in (rows, rows + 1) if size]
         effect = "take equally many rows of each"
         raise TFRecordError(problem, *[Remedy("batch_size", size, effect) for size in sizes])

@@ -4,7 +4,6 @@ import atexit
 import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 from typing import Any, SupportsIndex, Unpack, get_args
 from weakref import WeakSet
 
@@ -18,6 +17,7 @@ from dask_tfrecord.errors import SchemaError, check_instance
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import SHUFFLE_BUFFER, Plan, plan_batches
+from dask_tfrecord.feed.epochs import Epochs
 from dask_tfrecord.feed.feature_specs import FeatureSpec, Tensors, feature_spec, tensor_type
 from dask_tfrecord.feed.numpy_columns import (
     Array,
@@ -53,6 +53,7 @@ def tensorflow_dataset(
     seed: int = 0,
     shuffle_buffer: int = SHUFFLE_BUFFER,
     shard: tuple[int, int] = (0, 1),
+    elastic: int | None = None,
     uneven: Uneven = "drop",
     batch_mode: LastBatch = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
@@ -86,6 +87,9 @@ def tensorflow_dataset(
         The number of rows that are shuffled together.
     shard : tuple of int, default (0, 1)
         The index of the shard to return, counted from 0, and the number of shards.
+    elastic : int, optional
+        Divide the rows into this number of sequences, as in `iter_batches`. The k-th batches of all shards
+        together then contain the same rows for every number of shards that divides ``elastic``.
     uneven : "drop", "pad" or "keep", default "drop"
         What to do if the rows cannot be divided equally among the shards, as in `TFRecordBatches`: "drop"
         leaves out rows, and "pad" repeats rows, so that all shards have the same number of batches. "keep"
@@ -157,6 +161,7 @@ def tensorflow_dataset(
         seed=seed,
         shuffle_buffer=shuffle_buffer,
         uneven=uneven,
+        elastic=elastic,
         cache=cache,
         cache_bytes=cache_bytes,
         **read,
@@ -188,19 +193,23 @@ def _batches(
     first = epoch_of(start) if epoch is None else epoch
     # This call raises an error if `start` is the state of another dataset.
     opened = Batches(plan, first, shard, start=start)
-    epochs, starts = count(first), iter([start])
+    states: Sequence[State] = () if start is None else [start] if isinstance(start, dict) else start
+    epochs = Epochs(first, states)
     schema = plan.source.schema
 
     def generate() -> Iterator[tuple[Tensors, Tensors, Tensors]]:
-        position = next(starts, None)
-        with calling(tensorflow_dataset), Batches(plan, next(epochs), shard, start=position) as batches:
+        begun = epochs.begin().start
+        with (
+            calling(tensorflow_dataset),
+            Batches(plan, begun.epoch, shard, start=begun.states or None) as batches,
+        ):
             _open.add(batches)
             for table in iter(batches.next_table, None):
                 alone = numpy_columns(table.select(singles), fill_nulls)
                 yield (
                     {name: _tensor(column, is_eager) for name, column in alone.items()},
                     {dtype: _stacked(table, names, dtype, fill_nulls) for dtype, names in stacks.items()},
-                    {name: json.dumps(batches.state) for name in states},
+                    {name: json.dumps(batches.state) for name in of_state},
                 )
             _open.discard(batches)
 
@@ -217,9 +226,9 @@ def _batches(
     stacked = {dtype: tf.TensorSpec([len(names), None], dtype) for dtype, names in stacks.items()}
     if any(tensor_type(item) == tf.string for item in schema.fields):
         bytes(_FREED_BYTES)
-    states = {name: tf.TensorSpec([], tf.string) for name in [state_column] if name is not None}
+    of_state = {name: tf.TensorSpec([], tf.string) for name in [state_column] if name is not None}
     found = tf.data.Dataset.from_generator(
-        generate, output_signature=({name: signature[name] for name in singles}, stacked, states)
+        generate, output_signature=({name: signature[name] for name in singles}, stacked, of_state)
     ).map(split)
     # An iteration that continues an epoch is shorter than the following iterations.
     if start is not None or opened.rows is None:

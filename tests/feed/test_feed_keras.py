@@ -1,4 +1,4 @@
-"""Keras: a PyDataset with every row in each epoch.
+"""Keras: a PyDataset with every row in each epoch, for one process or several, from any step on.
 
 Modules: feed.keras.
 """
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import TFRecordError, to_tfrecord
+from dask_tfrecord.feed import iter_batches
 from dask_tfrecord.feed.record_table import RecordTable
 
 pytestmark = pytest.mark.tensorflow
@@ -39,6 +40,73 @@ def test_a_py_dataset_has_the_order_of_its_epoch_and_of_blocks(dataset: str) -> 
         batches.on_epoch_end()
 
 
+def labels(dataset: str, batch_size: int, **keywords: Any) -> list[list[int]]:
+    batches = TFRecordPyDataset(dataset, batch_size, "x", "id", **keywords)
+    return [batches[at][1].tolist() for at in range(len(batches))]
+
+
+@pytest.mark.parametrize("shuffle", [None, True, "blocks"])
+@pytest.mark.parametrize(("uneven", "batch_mode"), [("drop", "keep"), ("keep", "drop"), ("pad", "keep")])
+def test_the_global_batches_of_elastic_are_those_of_any_number_of_shards(
+    dataset: str, shuffle: Any, uneven: Any, batch_mode: Any
+) -> None:
+    how = {"elastic": 12, "shuffle": shuffle, "uneven": uneven, "batch_mode": batch_mode, "epoch": 1}
+    whole = labels(dataset, 36, **how)
+    found = sorted(row for batch in whole for row in batch)
+    size = 8 if uneven == "drop" else 9 if uneven == "pad" else 6
+    assert len(found) == 12 * size
+    assert len(set(found)) == min(12 * size, ROWS)
+    if shuffle is None:
+        firsts = [
+            min(ROWS * at // 12, ROWS - size) if uneven == "pad" else ROWS * at // 12 for at in range(12)
+        ]
+        assert whole[0] == [first + row for first in firsts for row in range(3)]
+    if shuffle == "blocks":
+        batches = iter_batches(dataset, 36, columns="id", **how)
+        assert whole == [batch["id"].to_pylist() for batch in batches]
+    for count in (2, 3, 4, 6, 12):
+        ranks = [labels(dataset, 36 // count, shard=(rank, count), **how) for rank in range(count)]
+        steps = [sorted(row for batch in step for row in batch) for step in zip(*ranks, strict=True)]
+        assert steps == [sorted(batch) for batch in whole]
+
+
+@pytest.mark.parametrize("shuffle", [None, True, "blocks"])
+@pytest.mark.parametrize(("uneven", "rows", "distinct"), [("drop", 100, 100), ("pad", 104, ROWS)])
+def test_all_shards_make_the_same_number_of_steps(
+    dataset: str, shuffle: Any, uneven: Any, rows: int, distinct: int
+) -> None:
+    ranks = [labels(dataset, 5, shard=(rank, 4), shuffle=shuffle, uneven=uneven) for rank in range(4)]
+    found = [row for batches in ranks for batch in batches for row in batch]
+    assert (len(found), len(set(found))) == (rows, distinct)
+    assert len({len(batches) for batches in ranks}) == 1
+
+
+def test_a_dataset_that_begins_at_a_step_has_the_batches_of_the_uninterrupted_run(dataset: str) -> None:
+    def passes(count: int, **keywords: Any) -> list[list[int]]:
+        batches = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1, shard=(1, 2), **keywords)
+        found = []
+        for _ in range(count):
+            found += [batches[at].tolist() for at in range(len(batches))]
+            batches.on_epoch_end()
+        return found
+
+    every = passes(4)  # of 6 batches
+    for step in (2, 6, 11):
+        assert passes(2, step=step) == every[step : step + 12]
+        assert passes(2, epoch=step // 6, step=step % 6) == every[step : step + 12]
+
+
+def test_set_epoch_chooses_the_order_of_the_next_fit(dataset: str) -> None:
+    batches = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1, step=3)
+    batches.set_epoch(5)
+    expected = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1, epoch=5)
+    for _ in range(2):
+        for at in range(len(batches)):
+            assert batches[at].tolist() == expected[at].tolist()
+        for one in (batches, expected):
+            one.on_epoch_end()
+
+
 def test_statistics_count_the_batches(dataset: str) -> None:
     batches = TFRecordPyDataset(dataset, 10, "x")
     rows = sum(len(batches[index]) for index in range(2))
@@ -55,6 +123,19 @@ def test_a_resumed_fit_is_the_uninterrupted_fit(dataset: str) -> None:
         return model.get_weights()[0].tolist()
 
     assert fit((0, 1), (1, 3)) == fit((0, 3)) != fit((0, 2), (0, 1))
+
+
+def test_a_fit_that_is_resumed_within_an_epoch_is_the_uninterrupted_fit(dataset: str) -> None:
+    def fit(*steps: int) -> Any:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(1e-6), "mse")
+        for count in steps:
+            begun = int(model.optimizer.iterations)
+            batches = TFRecordPyDataset(dataset, 10, "x", "id", shuffle=True, seed=1, step=begun)
+            model.fit(batches, steps_per_epoch=count, shuffle=False, verbose=0)
+        return model.get_weights()[0].tolist()
+
+    assert fit(5, 8, 9) == fit(11, 11) != fit(5, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +186,14 @@ def test_each_pass_of_fit_has_every_row_in_one_order(
         ({"shuffle": "buffer"}, "unknown shuffle 'buffer'"),
         ({"seed": 7}, "seed=7 has no effect"),
         ({"epoch": -1}, "epoch=-1"),
+        ({"step": -1}, "step=-1"),
+        ({"shard": (2, 2)}, "shard="),
+        ({"shard": (0, ROWS + 1)}, "104 shards of a dataset of 103 rows"),
+        ({"elastic": 12, "shard": (0, 5)}, "5 shards cannot share 12 sequences"),
+        ({"elastic": 12, "shard": (0, 3)}, "pass batch_size=8"),
+        ({"elastic": 104}, "more sequences than there are rows"),
+        ({"uneven": "auto"}, "uneven"),
+        ({"batch_mode": "auto"}, "batch_mode"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"fill_nulls": {"ids": -1}}, "fill_nulls= names the column 'ids'"),
         ({"fill_nulls": -1}, "fill_nulls="),

@@ -353,6 +353,31 @@ def test_other_numbers_of_shards_divide_the_remaining_rows(rows_of_100: str) -> 
     assert sorted(found) == list(range(100))
 
 
+@pytest.mark.parametrize("shuffle", [None, True, "blocks"])
+def test_other_numbers_of_shards_continue_the_global_batches_of_elastic(
+    rows_of_100: str, shuffle: Any
+) -> None:
+    def steps(count: int, start: Any, number: int) -> tuple[list[list[int]], list[Any]]:
+        """The rows of some global batches, and the states after them."""
+        found: list[list[int]] = [[] for _ in range(number)]
+        states = []
+        for shard in range(count):
+            how = {"elastic": 4, "shuffle": shuffle, "shard": (shard, count), "start": start}
+            elements = tensorflow_dataset(rows_of_100, 8 // count, state_column="at", **how)
+            for step, batch in zip(found, elements.take(number), strict=True):
+                step += batch["id"].numpy().tolist()
+            states.append(json.loads(batch["at"].numpy()))
+        return [sorted(step) for step in found], states
+
+    whole, _ = steps(1, None, 13)
+    assert sorted(row for step in whole for row in step) == list(range(100))
+    found, states = steps(4, None, 3)
+    for count, number in ((2, 4), (1, 1), (4, 5)):
+        following, states = steps(count, states, number)
+        found += following
+    assert found == whole
+
+
 def test_what_cannot_be_resumed_is_refused(rows_of_100: str) -> None:
     state = dask_tfrecord.feed.iter_batches(rows_of_100, 7, shuffle=True, seed=3, shuffle_buffer=20).state
     with pytest.raises(SchemaError, match="state_column= names a column"):
