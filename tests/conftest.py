@@ -1,6 +1,7 @@
 """Shared by all tests: the hypothesis profile, the files of other writers, places to write to."""
 
 import faulthandler
+import gc
 import os
 import platform
 import sys
@@ -26,6 +27,9 @@ from dask_tfrecord.files.storage.store import Store
 # The log messages of TensorFlow's start would hide the output of a failing test.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+# TensorFlow does not survive a fork: in the child, the garbage collector must not delete objects of earlier tests.
+os.register_at_fork(after_in_child=gc.freeze)
 
 # A run fails only because of a change. ``--hypothesis-profile=random`` tries other examples in every run.
 for profile, is_repeatable in (("repeatable", True), ("random", False)):
