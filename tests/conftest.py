@@ -28,7 +28,7 @@ from dask_tfrecord.files.storage.store import Store
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-# TensorFlow does not survive a fork: in the child, the garbage collector must not delete objects of earlier tests.
+# TensorFlow does not survive a fork: a child must not delete the objects of earlier tests.
 os.register_at_fork(after_in_child=gc.freeze)
 
 # A run fails only because of a change. ``--hypothesis-profile=random`` tries other examples in every run.
