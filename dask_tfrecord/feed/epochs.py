@@ -122,19 +122,23 @@ class Epochs:
         elif first.epoch != epoch:
             self._coming = [first, Start(epoch)]
 
-    def begin(self, worker: int | None = None) -> Iteration:
-        """Begin an iteration. ``worker`` is the id of this process if it is a worker process.
+    def next(self, worker: int | None = None) -> Start:
+        """Return where the next iteration begins. ``worker`` is the id of this process if it is a worker."""
+        self._forget_used_position(worker)
+        self._adopt()
+        if self._newest is not None and self._newest.is_repeated:
+            return self._newest.start
+        return self._coming[0]
+
+    def begin(self, worker: int | None = None, start: Start | None = None) -> Iteration:
+        """Begin an iteration at ``start``, the result of `next`.
 
         The epoch advances when an iteration begins, not when it ends: workers that are stopped early must
         stay in the same epoch as workers that reach the end.
         """
-        self._forget_used_position(worker)
-        self._adopt()
-        if self._newest is not None and self._newest.is_repeated:
-            start = self._newest.start
-        else:
-            start, *coming = self._coming
-            self._coming = coming or [Start(start.epoch + 1)]
+        start = self.next(worker) if start is None else start
+        if start is self._coming[0]:
+            self._coming = self._coming[1:] or [Start(start.epoch + 1)]
         self._newest = Iteration(start)
         if worker is None:
             self._elsewhere = self._begun_in_workers()

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from types import FrameType
 from typing import Any, TypeAlias, Unpack, cast, get_args
 
@@ -316,19 +317,20 @@ class TFRecordBatches(IterableDataset[Any]):
         """
         given = state if isinstance(state, list | tuple) else [state]
         states = [one for each in given for one in _states_in(each)]
-        positions = self._epochs.load(states, "TFRecordBatches", _worker()[0])
+        loaded = copy(self._epochs)  # if a state is refused, the position does not change
+        positions = loaded.load(states, "TFRecordBatches", _worker()[0])
         if positions:
             with calling(self._plan.surface):
                 checked_states(self._plan, positions, epoch_of(positions))
-        self._batches = None
+        self._epochs, self._batches = loaded, None
 
     def __iter__(self) -> Iterator[Any]:
         _refuse_second_batching(sys._getframe(1))
         worker, part = _worker()
-        iteration = self._epochs.begin(worker)
-        batches = self._batches = self._open(iteration.start, part)
-        self._workers.put(batches.statistics)
-        return self._elements(iteration, batches)
+        start = self._epochs.next(worker)
+        batches = self._batches = self._open(start, part)
+        self._workers.put(batches)
+        return self._elements(self._epochs.begin(worker, start), batches)
 
     def _element(self, table: pa.Table) -> Any:
         if self._convert is not None:
@@ -342,7 +344,7 @@ class TFRecordBatches(IterableDataset[Any]):
             with batches, suppress(StopIteration):
                 while True:
                     element = for_message(batches.next_element(self._element))
-                    self._workers.put(batches.statistics)
+                    self._workers.put(batches)
                     yield element
             iteration.stage = "ended"
         finally:
@@ -439,8 +441,7 @@ class TFRecordTable(Dataset[Any]):
 
     def _batch(self, indices: Sequence[int]) -> Tensors:
         tensors = to_tensors(self.table.batch(indices), self._fill_nulls)
-        if get_worker_info() is not None:
-            self._workers.put(self.table.statistics)
+        self._workers.put(self.table)
         return tensors
 
     @staticmethod

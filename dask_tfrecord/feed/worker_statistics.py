@@ -6,6 +6,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
+from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.record_table import RecordTable
 
 # The largest number of workers whose statistics are counted.
 _MAX_WORKERS = 1 << 7
@@ -23,11 +25,11 @@ class WorkerStatistics:
         self._count = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._rows = torch.zeros(_MAX_WORKERS, len(_TYPES), dtype=torch.float64).share_memory_()
 
-    def put(self, statistics: BatchStatistics) -> None:
-        """Store the statistics of this worker. In a process that is no worker, do nothing."""
+    def put(self, counted: Batches | RecordTable) -> None:
+        """Store the statistics of an object in this worker. In a process that is no worker, do nothing."""
         info = get_worker_info()
         if info is not None and info.id < _MAX_WORKERS:
-            self._count[0] = info.num_workers
+            self._count[0], statistics = info.num_workers, counted.statistics
             values = [getattr(statistics, name) for name in _TYPES]
             self._rows[info.id] = torch.tensor(values, dtype=torch.float64)
 

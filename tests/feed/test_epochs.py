@@ -57,6 +57,15 @@ def test_each_iteration_reads_the_next_epoch() -> None:
     assert [used(begun) for begun in [Epochs(2, AT)] for _ in range(2)] == [(2, AT), (3, [])]
 
 
+def test_an_iteration_that_cannot_begin_changes_nothing() -> None:
+    for epochs in (Epochs(3), loaded(state_in(3, "running")), loaded(state_in(2, "ended"))):
+        first = epochs.next()
+        assert first.epoch == 3
+        assert epochs.next() is first
+        assert epochs.begin(start=first).start is first
+        assert saved(epochs)["epoch"] == 3
+
+
 def test_the_last_choice_determines_the_next_epoch() -> None:
     epochs = Epochs()
     used(epochs)
