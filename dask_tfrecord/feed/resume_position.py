@@ -54,12 +54,14 @@ class Beginning:
 
     ``sequences`` contains the rows of each sequence, in order. Without ``elastic=``, there is one sequence,
     which contains the rows of the part. With ``elastic=``, all parts of a shard have the same sequences, and
-    return their batches in turns: ``skip`` batches of other parts come before the first one of this part.
+    return their batches in turns: ``skip`` batches of other parts come before the first one of this part. A
+    batch has up to ``step`` rows of each sequence.
     """
 
     shard: Share
     part: Share
     sequences: list[list[Span]]
+    step: int
     skip: int = 0
 
     @property
@@ -79,6 +81,7 @@ def describe(
             "epoch": epoch,
             "shard": list(begun.shard),
             "part": list(begun.part),
+            "step": begun.step,
             "skip": skip,
             "remaining": [[_numbers(span) for span in spans] for spans in remaining],
         }
@@ -132,7 +135,8 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     If the states belong to an older version of the dataset, the returned plan reads this version.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
-    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "skip", "remaining"}
+    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "step", "skip"}
+    keys.add("remaining")
     if not states or not all(isinstance(state, dict) and "version" in state for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches", "pass the `state` of its result, or a list of these"
@@ -222,11 +226,7 @@ def begin(
         return _divided(plan, order, spans, shard, part)
     found = [one for one in begun.values() if one.shard.number == shard[0]]
     if not found:
-        given = ", ".join(str(index) for index in sorted({one.shard.number for one in begun.values()}))
-        raise TFRecordError(
-            f"the state belongs to shard {given}, and not to shard {shard[0]} of {shard[1]}",
-            "pass the state of the same shard, or a list of the states of all shards",
-        )
+        raise _of_other_shards([one.shard for one in begun.values()], shard)
     if len({one.shard for one in found}) > 1:
         raise _not_together(f"states of shard {shard[0]} of different divisions")
     for one in found:
@@ -248,7 +248,7 @@ def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) ->
 
 def _beginning(state: State) -> Beginning:
     sequences = [[Span(*span) for span in spans] for spans in state["remaining"]]
-    return Beginning(Share(*state["shard"]), Share(*state["part"]), sequences, state["skip"])
+    return Beginning(Share(*state["shard"]), Share(*state["part"]), sequences, state["step"], state["skip"])
 
 
 def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
@@ -270,6 +270,14 @@ def _check_complete(shares: Sequence[Share], what: str) -> None:
         )
 
 
+def _of_other_shards(given: Collection[Share], shard: Fraction) -> TFRecordError:
+    numbers = ", ".join(str(number) for number in sorted({one.number for one in given}))
+    return TFRecordError(
+        f"the state belongs to shard {numbers}, and not to shard {shard[0]} of {shard[1]}",
+        "pass the state of the same shard, or a list of the states of all shards",
+    )
+
+
 def _not_together(what: str) -> TFRecordError:
     return TFRecordError(
         f"there are {what}", "pass the states that all shards returned at the same step of one run"
@@ -285,7 +293,7 @@ def divide_parts(plan: Plan, order: Order, shard: Share, spans: list[Span], part
     """Return the rows of a part of a shard, whose remaining rows are ``spans``."""
     step = 1 if plan.source.counts is None else plan.batch_size
     rows = order.begin_small(rows_of_part(merged(spans), part, step))
-    return Beginning(shard, Share(*part, _whole(spans, step)), [rows])
+    return Beginning(shard, Share(*part, _whole(spans, step)), [rows], plan.batch_size)
 
 
 def _whole(spans: list[Span], way: str | int) -> str:
@@ -300,52 +308,56 @@ def begin_elastic(
     ``begun`` are the states from which the iteration continues.
     """
     own = range(shard[0], count, shard[1])
-    rows = rows_of_each(plan.batch_size, count, shard)
-    found = (
-        Share(*shard, digest(count, plan.uneven)[:8]),
-        Share(*part, digest(rows)[:8]),
-    )
+    step = rows_of_each(plan.batch_size, count, shard)
+    shares = Share(*shard, _whole([], plan.uneven)), Share(*part, _whole([], step))
     if not begun:
-        each = [_of_sequence(plan, count, order, index) for index in own]
-        return Beginning(*found, [order.begin_small(spans) for spans in each], part[0])
+        sequences = [order.begin_small(_of_sequence(plan, count, order, index)) for index in own]
+        return Beginning(*shares, sequences, step, part[0])
     if len({(one.shard, one.part) for one in begun}) < len(set(map(repr, begun))):
         raise _not_together("different states of one part of one shard")
-    shards = [one.shard for one in begun]
-    if len({one[1:] for one in shards}) > 1:
+    shards = {one.shard for one in begun}
+    if len({one.total for one in shards}) > 1:
         raise _not_together("states of different divisions into shards")
-    same = [one for one in begun if one.shard == found[0]]
-    if shards[0].total != shard[1]:
-        _check_complete(shards, "shard")
-    elif not same:
-        given = ", ".join(map(str, sorted({one.number for one in shards})))
-        raise TFRecordError(
-            f"the state belongs to shard {given}, and not to shard {shard[0]} of {shard[1]}",
-            "pass the state of the same shard, or a list of the states of all shards",
-        )
-    else:
-        mine = [one for one in same if one.part[:2] == part]
-        if mine and len({one.part for one in same}) == 1 < part[1]:
-            return _of_worker(plan, mine[0], found[1])
-        begun = same
+    if any(one.total != shard[1] for one in shards):
+        _check_complete(list(shards), "shard")
+    elif shares[0] not in shards:
+        raise _of_other_shards(shards, shard)
+    same = [one for one in begun if one.shard == shares[0]]
+    if len({one.part for one in same}) == 1 < part[1] and same[0].part[:2] == part:
+        return _of_worker(same[0], len(own), step)
     newest: dict[int, list[Span]] = {}
-    for number in {one.shard.number for one in begun}:
-        parts = [one for one in begun if one.shard.number == number]
-        _check_complete([one.part for one in parts], f"shard {number}, part")
-        furthest = min(parts, key=lambda one: total_size(one.spans))
-        newest |= zip(range(number, count, shards[0].total), furthest.sequences, strict=True)
+    for one in shards:
+        newest |= zip(range(one.number, count, one.total), _newest(begun, one), strict=True)
     _check_steps(plan, count, order, newest)
-    return Beginning(*found, [newest[index] for index in own], part[0])
+    return Beginning(*shares, [newest[index] for index in own], step, part[0])
 
 
-def _of_worker(plan: Plan, begun: Beginning, part: Share) -> Beginning:
+def _of_worker(begun: Beginning, sequences: int, step: int) -> Beginning:
     """Continue with the state of one of several workers, which does not say what the others have returned."""
-    if begun.part != part:
-        problem = f"the state of worker {part.number} of {part.total} was taken with another batch_size"
-        advice = (
-            "resume with this batch_size, or pass the states of all workers to load_state_dict of the dataset"
+    if begun.step != step:
+        size = begun.step * sequences
+        number, total, _ = begun.part
+        raise TFRecordError(
+            f"the state of worker {number} of {total} was taken with batch_size={size}",
+            "pass the states of all workers to load_state_dict of the dataset",
+            Remedy("batch_size", size, "continue this worker"),
         )
-        raise TFRecordError(problem, advice)
     return begun
+
+
+def _newest(begun: Sequence[Beginning], shard: Share) -> list[list[Span]]:
+    """Return the sequences of a shard in the state of the part that is furthest on.
+
+    Raise if a part has not returned one of its batches before this position.
+    """
+    parts = [one for one in begun if one.shard == shard]
+    _check_complete([one.part for one in parts], f"shard {shard.number}, part")
+    newest = min(parts, key=lambda one: total_size(one.spans)).sequences
+    for one in parts:
+        sizes = [(total_size(old), total_size(new)) for old, new in zip(one.sequences, newest, strict=True)]
+        if any(old - new - one.skip * one.step >= one.step for old, new in sizes):
+            raise _not_together(f"states of different steps of shard {shard.number}")
+    return newest
 
 
 def _of_sequence(plan: Plan, count: int, order: Order, index: int) -> list[Span]:
@@ -400,7 +412,7 @@ def steps_of(plan: Plan, order: Order, begun: Beginning) -> Steps:
     left = np.array([total_size(spans) for spans in begun.sequences])
     size, shortest, turns = plan.batch_size, int(left.max(initial=0)), (0, 1)
     if plan.elastic is not None:
-        size = rows_of_each(plan.batch_size, plan.elastic, begun.shard[:2])
+        size = begun.step
         turns = begun.skip, begun.part.total
         sizes = [
             total_size(_of_sequence(plan, plan.elastic, order, index)) for index in (0, begun.shard.number)

@@ -182,7 +182,22 @@ def test_states_that_do_not_belong_together_are_refused(paths: dict[Any, str]) -
     assert "elastic=6" in error(given, elastic=None)
     assert "uneven='keep'" in error(given, uneven="drop")
     plan = plan_batches(path, 6, surface=iter_batches, **how)
-    with pytest.raises(TFRecordError, match="taken with another batch_size; pass a list of the states"):
+    with pytest.raises(TFRecordError, match="taken with batch_size=3; pass a list of the states"):
         Batches(plan, 1, (0, 2), (1, 2), given[1])
     with pytest.raises(TFRecordError, match="belongs to shard 0, and not to shard 1"):
         Batches(plan, 1, (1, 2), (1, 2), given[1])
+
+
+def test_parts_that_left_out_a_batch_are_refused(paths: dict[Any, str]) -> None:
+    """Part 0 has returned the steps 0 and 3, and no part the steps 1 and 2."""
+    path, how = paths[97, None], {"elastic": 2}
+    [parts] = grid = start(path, 1, 3, 1, **how)
+    next(parts[0])
+    next(parts[0])
+    plan = parts[0]._plan
+    for workers in (1, 2, 3):
+        with pytest.raises(TFRecordError, match="states of different steps of shard 0"):
+            Batches(plan, 1, (0, 1), (0, workers), states(grid))
+    next(parts[1])
+    next(parts[2])
+    assert len(Batches(plan, 1, start=states(grid))) == 45
