@@ -94,6 +94,10 @@ class RecordReader:
         self._left = memoryview(b"")
         self.source, self._counts = source, counts
         self.decoder = RecordDecoder(source.dataset, source.schema)
+        self._has_partitions = any(name in source.dataset.partition_values for name in source.schema.names)
+        # These arrays are used again for each table, because fresh memory would take longer than the search.
+        self._places = np.empty((0, 3), np.int64)
+        self._numbers = np.empty(0, np.int64)
 
     def allocate(self, size: int) -> memoryview:
         """Return uninitialised memory of ``size`` bytes."""
@@ -112,31 +116,29 @@ class RecordReader:
 
         Row ``i`` of the table is the row with the index ``order[i]`` among the rows of all ranges.
         """
-        if len(parts) == 1 and order is None:  # without a copy of the places
-            [(window, start, stop)] = parts
-            return self._decode(
-                window.buffers, window.places, window.order[start:stop], window.piece_of_buffer
-            )
-        buffers, found = list[pa.Buffer](), list[Ints]()
+        count = sum(stop - start for _, start, stop in parts)
+        if len(self._places) < count:
+            self._places = np.empty((count, 3), np.int64)
+            self._numbers = np.arange(count)
+        buffers, pieces, at = list[pa.Buffer](), list[int](), 0
         for window, start, stop in parts:
-            places = window.places[window.order[start:stop]]
-            places[:, 0] += len(buffers)
-            found.append(places)
+            window.write_places(self._places[at : at + stop - start], start, stop, len(buffers))
             buffers += window.buffers
-        places = np.concatenate(found)
-        pieces = np.concatenate([window.piece_of_buffer for window, _, _ in parts])
-        return self._decode(buffers, places, np.arange(len(places)) if order is None else order, pieces)
+            pieces += window.pieces
+            at += stop - start
+        rows = self._numbers[:count] if order is None else order
+        return self._decode(buffers, self._places[:count], rows, np.array(pieces))
 
-    def _decode(self, buffers: list[pa.Buffer], places: Ints, rows: Ints, piece_of_buffer: Ints) -> pa.Table:
+    def _decode(self, buffers: list[pa.Buffer], places: Ints, rows: Ints, pieces: Ints) -> pa.Table:
         batches = []
         while len(rows):
-            pieces = piece_of_buffer[places[rows, 0]]
+            numbers = pieces[places[rows, 0]] if self._has_partitions else None
             try:
-                batch = self.decoder.decode(buffers, places, rows, pieces)
+                batch = self.decoder.decode(buffers, places, rows, numbers)
             except TFRecordError as error:
                 # Another read of the piece should raise an error that names the file and the record.
-                self.source.read(int(pieces[error.record or 0]))
-                problem = f"a file changed while its records were shuffled: {error}"
+                self.source.read(int(pieces[places[rows[error.record or 0], 0]]))
+                problem = f"a file changed while its records were read: {error}"
                 raise FileChangedError(problem) from None
             batches.append(batch)
             rows = rows[batch.num_rows :]
@@ -146,29 +148,42 @@ class RecordReader:
 class RecordWindow:
     """The records of several pieces, in the order in which batches return them.
 
-    Row ``i`` of the window is the record with the index ``order[i]`` among all records of ``pieces``.
+    Row ``i`` of the window is the record with the index ``order[i]`` among all records of the pieces. If
+    ``order`` is None, the records are in the order of the pieces.
     """
 
-    def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
-        self.order = order
-        blocks = [block for piece in pieces for block in piece.blocks]
-        self.buffers = [block.data for block in blocks]
-        self.piece_of_buffer = np.repeat(
-            [piece.piece for piece in pieces], [len(piece.blocks) for piece in pieces]
-        )
-        # Each row describes one record by three numbers: the index of the buffer, and the start and the end
-        # of the record's frame.
-        self.places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
-        last = 0
-        for number, block in enumerate(blocks):
-            first, last = last, last + len(block.offsets) - 1
-            places = self.places[first:last]
-            places[:, 0], places[:, 1], places[:, 2] = number, block.offsets[:-1], block.offsets[1:]
-        self.nbytes = sum(int(block.offsets[-1] - block.offsets[0]) for block in blocks)
+    def __init__(self, pieces: list[EncodedRows], order: Ints | None) -> None:
+        blocks = [(piece.piece, block) for piece in pieces for block in piece.blocks]
+        self.buffers = [block.data for _, block in blocks]
+        self.pieces = [piece for piece, _ in blocks]
+        self.num_rows = sum(len(block.offsets) - 1 for _, block in blocks)
+        self.nbytes = sum(int(block.offsets[-1] - block.offsets[0]) for _, block in blocks)
+        self._order = order
+        # Each block has one more offset than records, so record ``i`` of all, which is in block ``j``, begins
+        # at the offset ``i + j``.
+        self._offsets = np.concatenate([block.offsets for _, block in blocks])
+        self._blocks: Ints | None = None
+        if len(blocks) > 1:
+            sizes = [len(block.offsets) - 1 for _, block in blocks]
+            self._blocks = np.repeat(np.arange(len(blocks), dtype=np.int32), sizes)
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.order)
+    def write_places(self, places: Ints, start: int, stop: int, first: int) -> None:
+        """Write the place of each row from ``start`` to ``stop``: three numbers, namely the index of the
+        record's buffer, and the start and the end of its frame. ``first`` is the index of the first buffer.
+        """
+        if self._blocks is None and self._order is None:
+            places[:, 0] = first
+            places[:, 1], places[:, 2] = self._offsets[start:stop], self._offsets[start + 1 : stop + 1]
+            return
+        rows = np.arange(start, stop) if self._order is None else self._order[start:stop]
+        if self._blocks is None:
+            places[:, 0] = first
+        else:
+            blocks = self._blocks[rows]
+            places[:, 0] = blocks
+            places[:, 0] += first
+            rows = rows + blocks
+        places[:, 1], places[:, 2] = self._offsets[rows], self._offsets[rows + 1]
 
 
 _Usable: TypeAlias = tuple[int | None, Callable[[int], Partition] | None]

@@ -49,11 +49,12 @@ class RecordDecoder:
         self._decoder = TableReader(dataset.store, self._stored, dataset.options, allowed).decoder()
 
     def decode(
-        self, buffers: Sequence[pa.Buffer], places: Ints, rows: Ints, partitions: Ints
+        self, buffers: Sequence[pa.Buffer], places: Ints, rows: Ints, partitions: Ints | None
     ) -> pa.RecordBatch:
         """Decode records as `Decoder.feed_records` does, and add the partition columns.
 
-        ``partitions`` contains the partition index of each row in ``rows``. The batch ends before the first
+        ``partitions`` contains the partition index of each row in ``rows``, and is needed only for partition
+        columns. The batch ends before the first
         record that would make the batch exceed 2 GiB. The ``record`` of an error is an index into ``rows``.
         """
         fed = self._decoder.feed_records(buffers, places, rows)
@@ -63,6 +64,7 @@ class RecordDecoder:
         batch = self._stored.from_storage(decoded)
         if batch.num_columns == len(self._schema.fields):
             return batch
+        assert partitions is not None
         numbers = pa.array(partitions[: batch.num_rows])
         columns = [
             item.load(self._values[item.name].take(numbers))

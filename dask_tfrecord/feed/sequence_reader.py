@@ -153,18 +153,15 @@ class SequenceReader:
         ``counts`` contains a row for each step, and a column for each sequence. ``is_kept`` contains a value
         for each step. The rows of the other steps are taken, but not returned.
         """
-        order = None if len(counts) * len(self._chains) == 1 else _interleaved(counts, is_kept)
+        is_one = len(self._chains) == 1 and is_kept is None
+        order = None if is_one else _interleaved(counts, is_kept)
         parts: list[tuple[Any, int, int]] = []
         for index, count in enumerate(counts.sum(axis=0).tolist()):
             parts += self._taken_parts(index, count)
         if self._records is not None:
-            return self._records.decode(
-                parts, order if len(self._chains) > 1 or is_kept is not None else None
-            )
+            return self._records.decode(parts, order)
         table = _joined([rows.slice(start, stop - start) for rows, start, stop in parts])
-        if order is None or (len(self._chains) == 1 and is_kept is None):
-            return table
-        return _in_order(table, order)
+        return table if order is None else _in_order(table, order)
 
     def _taken_parts(self, index: int, count: int) -> Iterator[tuple[Any, int, int]]:
         queue = self._queues[index]
@@ -201,8 +198,7 @@ class SequenceReader:
         numbers = None if order.seed is None else order.permutation(window.span.start, window.count)
         pieces, window.pieces = window.pieces, []
         if self._records is not None:
-            rows = np.arange(window.count) if numbers is None else numbers
-            return RecordWindow(self._records, pieces, rows)
+            return RecordWindow(pieces, numbers)
         table = _joined(pieces)
         return table if numbers is None else _in_order(table, numbers)
 
@@ -246,6 +242,11 @@ def _read_now(
 
 def _interleaved(counts: Ints, is_kept: npt.NDArray[np.bool_] | None) -> Ints:
     """Return the order of the steps, for rows that are in the order of the sequences."""
+    rows = int(counts[0, 0])
+    if is_kept is None and (counts == rows).all():
+        steps, sequences = counts.shape
+        uniform: Ints = np.arange(counts.size * rows).reshape(sequences, steps, rows)
+        return uniform.swapaxes(0, 1).ravel()
     sizes: Ints = counts.T.ravel()
     # Where the rows of each step and sequence begin, among the rows in the order of the sequences.
     firsts = (np.cumsum(sizes) - sizes).reshape(counts.T.shape).T
