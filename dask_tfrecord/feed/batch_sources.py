@@ -57,10 +57,14 @@ _PART_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Hold encoded records of one piece. The records of each split form one block."""
+    """Hold encoded records of one piece. The records of each split form one block.
+
+    A slice keeps the ``whole`` piece, so that other slices find it in memory.
+    """
 
     piece: int
     blocks: list[Records]
+    whole: Self | None = None
 
     @property
     def num_rows(self) -> int:
@@ -68,7 +72,7 @@ class EncodedRows:
 
     @property
     def nbytes(self) -> int:
-        return sum(block.data.size for block in self.blocks)
+        return sum(int(block.offsets[-1] - block.offsets[0]) for block in self.blocks)
 
     def slice(self, start: int, length: int) -> Self:
         """Return ``length`` records from ``start`` on. Omit blocks without any requested record."""
@@ -78,7 +82,7 @@ class EncodedRows:
             if first < last:
                 blocks.append(Records(block.data, block.offsets[first : last + 1]))
             start -= len(block.offsets) - 1
-        return replace(self, blocks=blocks)
+        return replace(self, blocks=blocks, whole=self)
 
 
 class RecordReader:
@@ -157,8 +161,8 @@ class RecordWindow:
         self.buffers = [block.data for _, block in blocks]
         self.pieces = [piece for piece, _ in blocks]
         self.num_rows = sum(len(block.offsets) - 1 for _, block in blocks)
-        self.nbytes = sum(int(block.offsets[-1] - block.offsets[0]) for _, block in blocks)
-        self._order = order
+        self.nbytes = sum(piece.nbytes for piece in pieces)
+        self._order, self._kept = order, pieces
         # Each block has one more offset than records, so record ``i`` of all, which is in block ``j``, begins
         # at the offset ``i + j``.
         self._offsets = np.concatenate([block.offsets for _, block in blocks])

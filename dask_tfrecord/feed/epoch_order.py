@@ -367,9 +367,9 @@ class Order:
     def every_row(self) -> Span:
         return Span(0, int(self.ends[-1]))
 
-    def stored_size(self, piece: Slice) -> int | None:
-        """Return the stored size of a whole piece, or None if the size is unknown."""
-        return None if self.sizes is None else int(self.sizes[piece.piece]) or None
+    def stored_size(self, piece: int) -> int | None:
+        """Return the stored size of a piece, or None if the size is unknown."""
+        return None if self.sizes is None else int(self.sizes[piece]) or None
 
     def slices(self, span: Span) -> list[Slice]:
         first = int(np.searchsorted(self.ends, span.start, "right")) - 1

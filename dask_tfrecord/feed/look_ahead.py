@@ -5,13 +5,14 @@ pieces, or by their size in memory. The number of threads does not depend on thi
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter, thread_time
 from typing import Generic, NamedTuple
+from weakref import WeakValueDictionary
 
 from dask_tfrecord.feed.batch_sources import WINDOW_BYTES
 from dask_tfrecord.feed.batch_statistics import Counters
@@ -31,6 +32,9 @@ _LOCAL_WINDOW = 1 << 25
 # A piece may take much less memory than its stored size, for example if few columns are read. The limit of
 # the size counts each piece with at least this fraction of its stored size.
 _LEAST_RATIO = 1 / 8
+
+# Pieces that another sequence needs later are kept up to this size in all.
+_KEPT_BYTES = 1 << 26
 
 # A size that exceeds every limit.
 _UNKNOWN = 1 << 60
@@ -73,20 +77,76 @@ class _Ahead(Generic[Rows]):
     def __init__(self, piece: Slice, cost: int) -> None:
         self.piece, self.cost, self.num_rows = piece, cost, piece.num_rows
         self.nbytes = self.all_bytes = self.all_rows = 0
+        self.whole: Rows | None = None  # other slices of the piece, which are read next, share its memory
         self.found: SimpleQueue[tuple[Rows | BaseException | None, bool]] = SimpleQueue()
+
+
+class PieceReader(Generic[Rows]):
+    """Read whole pieces, and count what the reads cost. Several threads may call `read` at the same time.
+
+    ``uses`` contains the pieces that several slices need, and how many. Such a piece is kept until its last
+    slice was cut, if all kept pieces take at most `_KEPT_BYTES`. If it is still in memory, it is not read
+    again.
+    """
+
+    def __init__(
+        self,
+        read_piece: Callable[[int], Rows],
+        order: Order,
+        counters: Counters,
+        uses: Mapping[int, int] | None = None,
+    ) -> None:
+        self._read_piece: Callable[[int], Rows] = read_piece
+        self._order, self._counters = order, counters
+        self._lock = Lock()
+        self._uses = dict(uses or {})
+        self._kept: dict[int, Rows] = {}
+        self._kept_bytes = 0
+        self._in_memory: WeakValueDictionary[int, Rows] = WeakValueDictionary()
+
+    def read(self, piece: int) -> Rows:
+        if piece in self._uses:
+            with self._lock:
+                if (rows := self._in_memory.get(piece)) is not None:
+                    return rows
+        start, cpu = perf_counter(), thread_time()
+        rows = self._read_piece(piece)
+        stored = self._order.stored_size(piece)  # if it is unknown, the size in memory counts
+        nbytes = rows.nbytes if stored is None else stored
+        self._counters.add_piece(perf_counter() - start, thread_time() - cpu, nbytes)
+        return rows
+
+    def cut(self, rows: Rows, piece: Slice) -> Rows:
+        """Return the rows of a slice, from the rows of the whole piece."""
+        if piece.piece in self._uses:
+            with self._lock:
+                self._count_use(piece.piece, rows)
+        is_whole = piece.stop is None or piece.num_rows == rows.num_rows
+        return rows if is_whole else rows.slice(piece.start, piece.num_rows)
+
+    def _count_use(self, piece: int, rows: Rows) -> None:
+        self._uses[piece] -= 1
+        self._in_memory[piece] = rows
+        is_kept, nbytes = piece in self._kept, rows.nbytes
+        if self._uses[piece] <= 0 and is_kept:
+            del self._kept[piece]
+            self._kept_bytes -= nbytes
+        elif self._uses[piece] > 0 and not is_kept and self._kept_bytes + nbytes <= _KEPT_BYTES:
+            self._kept[piece] = rows
+            self._kept_bytes += nbytes
 
 
 class LookAhead(Generic[Rows]):
     """Read the slices of several sequences in threads, and return the rows of each sequence in order.
 
     ``slices`` yields the index of a sequence and a slice, in the order in which the slices are needed.
-    ``read_piece`` reads a whole piece. Several threads call it at the same time. If ``stream_piece`` is
-    passed, it is called instead, and the rows of a slice are returned in parts, as they arrive.
+    If ``stream_piece`` is passed, it reads the pieces in place of ``reader``, and the rows of a slice are
+    returned in parts, as they arrive.
     """
 
     def __init__(
         self,
-        read_piece: Callable[[int], Rows],
+        reader: PieceReader[Rows],
         slices: Iterable[tuple[int, Slice]],
         sequences: int,
         order: Order,
@@ -94,7 +154,7 @@ class LookAhead(Generic[Rows]):
         counters: Counters,
         stream_piece: Callable[[int], Iterable[Rows]] | None = None,
     ) -> None:
-        self._read_piece: Callable[[int], Rows] = read_piece
+        self._reader: PieceReader[Rows] = reader
         self._stream_piece: Callable[[int], Iterable[Rows]] | None = stream_piece
         self._slices, self._order = iter(slices), order
         self._depth, self._counters = depth, counters
@@ -103,6 +163,8 @@ class LookAhead(Generic[Rows]):
         # A dict keeps the order in which threads begin to read the pieces.
         self._ahead: dict[_Ahead[Rows], None] = {}
         self._of_sequence: list[deque[_Ahead[Rows]]] = [deque() for _ in range(sequences)]
+        # For each piece that a thread reads, the slices that need it.
+        self._reading: dict[int, list[_Ahead[Rows]]] = {}
         self._cost = self._num_rows = 0  # of all pieces in `_ahead`
         self._in_memory = self._in_files = 0  # the sizes of all pieces that were read
         self._running = 0  # the number of threads that read a piece
@@ -185,29 +247,34 @@ class LookAhead(Generic[Rows]):
         if self._is_closed:
             self._clear()  # `close` may have cleared the pieces before a thread added its next one
             return None
-        if self._next is None:
-            return None
-        (sequence, piece), depth = self._next, self._depth
-        size = self._estimate(piece)
-        awaited = self._awaited is not None
-        is_enough = len(self._ahead) - awaited >= depth.pieces and self._cost + size > depth.nbytes
-        if is_enough and not self._is_missing():
-            if self._cost + size > depth.window_bytes:
-                return None
-            ahead = [one.piece for one in list(self._ahead)]
-            if self._order.is_full(ahead, self._num_rows, self._cost, len(self._of_sequence)):
-                return None
-        found: _Ahead[Rows] = _Ahead(piece, size)
-        self._next = next(self._slices, None)
-        self._ahead[found] = None
-        self._of_sequence[sequence].append(found)
-        self._cost += size
-        self._num_rows += found.num_rows
-        return found
+        while self._next is not None and not self._is_enough(self._next[1]):
+            sequence, piece = self._next
+            found: _Ahead[Rows] = _Ahead(piece, self._estimate(piece))
+            self._next = next(self._slices, None)
+            self._ahead[found] = None
+            self._of_sequence[sequence].append(found)
+            self._cost += found.cost
+            self._num_rows += found.num_rows
+            same = self._reading.setdefault(piece.piece, [])
+            same.append(found)
+            if len(same) == 1 or self._stream_piece is not None:
+                return found
+        return None
+
+    def _is_enough(self, piece: Slice) -> bool:
+        """Return True if the pieces ahead suffice without this one."""
+        depth, cost = self._depth, self._cost + self._estimate(piece)
+        is_awaited = self._awaited is not None
+        if len(self._ahead) - is_awaited < depth.pieces or cost <= depth.nbytes or self._is_missing():
+            return False
+        if cost > depth.window_bytes:
+            return True
+        ahead = [one.piece for one in list(self._ahead)]
+        return self._order.is_full(ahead, self._num_rows, self._cost, len(self._of_sequence))
 
     def _estimate(self, piece: Slice) -> int:
         """Estimate the size of a piece in memory from the pieces that were read."""
-        stored = self._order.stored_size(piece)
+        stored = self._order.stored_size(piece.piece)
         if not self._in_files:
             return _UNKNOWN if stored is None else stored
         return int((stored or 1) * max(_LEAST_RATIO, self._in_memory / self._in_files))
@@ -218,19 +285,16 @@ class LookAhead(Generic[Rows]):
             one = self._read_one(one)
 
     def _read_one(self, one: _Ahead[Rows]) -> _Ahead[Rows] | None:
-        stored = self._order.stored_size(one.piece)
         try:
             if self._stream_piece is not None:
-                self._stream(self._stream_piece, one, stored)
+                self._stream(self._stream_piece, one)
                 return self._finish(one, None)
-            rows = read_counted(self._read_piece, one.piece, stored, self._counters)
+            rows = self._reader.read(one.piece.piece)
         except BaseException as error:
             return self._finish(one, error)
         return self._finish(one, rows)
 
-    def _stream(
-        self, stream_piece: Callable[[int], Iterable[Rows]], one: _Ahead[Rows], stored: int | None
-    ) -> None:
+    def _stream(self, stream_piece: Callable[[int], Iterable[Rows]], one: _Ahead[Rows]) -> None:
         """Make the rows of a piece ready as they arrive."""
         start, cpu, nbytes = perf_counter(), thread_time(), 0
         left, wanted = one.piece.start, one.piece.num_rows
@@ -244,9 +308,9 @@ class LookAhead(Generic[Rows]):
             del rows, part
             if self._is_closed:
                 break
-        self._counters.add_piece(
-            perf_counter() - start, thread_time() - cpu, nbytes if stored is None else stored
-        )
+        stored = self._order.stored_size(one.piece.piece)
+        nbytes = nbytes if stored is None else stored
+        self._counters.add_piece(perf_counter() - start, thread_time() - cpu, nbytes)
 
     def _count(self, one: _Ahead[Rows], rows: Rows) -> None:
         """Count rows of a piece. Call this method with the lock."""
@@ -255,37 +319,40 @@ class LookAhead(Generic[Rows]):
         one.all_bytes += nbytes
         one.all_rows += rows.num_rows
 
-    def _finish(self, one: _Ahead[Rows], found: Rows | BaseException | None) -> _Ahead[Rows] | None:
-        """Make the last rows of a piece ready, and return the next piece that the same thread reads."""
+    def _finish(self, first: _Ahead[Rows], rows: Rows | BaseException | None) -> _Ahead[Rows] | None:
+        """Make the last rows of a piece ready, for all slices that need the piece. Return the next piece that
+        the same thread reads.
+        """
         with self._lock:
-            if not isinstance(found, BaseException):
-                if found is not None:
-                    self._count(one, found)
-                stored = self._order.stored_size(one.piece)
-                cost = max(one.all_bytes, int(_LEAST_RATIO * (stored or 0)))
-                self._cost += cost - one.cost
-                self._num_rows += one.all_rows - one.num_rows
-                one.cost, one.num_rows = cost, one.all_rows
-                self._in_memory += one.all_bytes
-                self._in_files += stored or 1
+            same = self._reading.pop(first.piece.piece, [])
+            same = same if self._stream_piece is None else [first]
+            ready = [(one, self._finished(one, rows)) for one in same]
             is_over = _is_exiting() or self._running > self._depth.threads
             following = None if is_over else self._next_piece()
             self._running -= following is None
-        one.found.put((found, True))  # without the lock, for which the waiting program would wait again
+        for one, found in ready:  # without the lock, for which the waiting program would wait again
+            one.found.put((found, True))
         return following
+
+    def _finished(self, one: _Ahead[Rows], rows: Rows | BaseException | None) -> Rows | BaseException | None:
+        """Count what a slice takes, and return its rows."""
+        if isinstance(rows, BaseException):
+            return rows
+        found = None
+        if rows is not None:
+            found = self._reader.cut(rows, one.piece)
+            one.whole = rows
+            self._count(one, found)
+        stored = self._order.stored_size(one.piece.piece)
+        cost = max(one.all_bytes, int(_LEAST_RATIO * (stored or 0)))
+        self._cost += cost - one.cost
+        self._num_rows += one.all_rows - one.num_rows
+        one.cost, one.num_rows = cost, one.all_rows
+        self._in_memory += one.all_bytes
+        self._in_files += stored or 1
+        return found
 
 
 def _is_exiting() -> bool:
     """Return True if Python waits for the threads of all pools to end."""
     return bool(getattr(futures.thread, "_shutdown", False))  # checked with Python 3.11 to 3.14
-
-
-def read_counted(
-    read_piece: Callable[[int], Rows], piece: Slice, stored: int | None, counters: Counters
-) -> Rows:
-    """Read the rows of a slice. If the ``stored`` size is not known, count the size in memory."""
-    start, cpu = perf_counter(), thread_time()
-    rows = read_piece(piece.piece)
-    counters.add_piece(perf_counter() - start, thread_time() - cpu, rows.nbytes if stored is None else stored)
-    is_whole = piece.stop is None or piece.num_rows == rows.num_rows
-    return rows if is_whole else rows.slice(piece.start, piece.num_rows)

@@ -5,10 +5,11 @@ A sequence is a part of an epoch with a fixed order, such as one of the sequence
 loaded when its first row is needed, and dropped when its last row was taken.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
+from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, RecordWindow
 from dask_tfrecord.feed.batch_statistics import Counters
 from dask_tfrecord.feed.epoch_order import Order, Prefetch, Slice, Span, Window
-from dask_tfrecord.feed.look_ahead import Depth, LookAhead, read_counted
+from dask_tfrecord.feed.look_ahead import Depth, LookAhead, PieceReader
 
 # Rows of about this many bytes are decoded together, unless a batch is larger.
 _TABLE_BYTES = 1 << 23
@@ -207,15 +208,16 @@ class SequenceReader:
         source = self._source
         decode = partial(source.read, counts=counters.requests)
         read = decode if self._records is None else self._records.read
+        reader = PieceReader(read, order, counters, _uses(self._chains))
         slices = [_slices(index, chain) for index, chain in enumerate(self._chains)]
         if prefetch.pieces == 0:
-            return [_read_now(read, one, order, counters) for one in slices]
+            return [_read_now(reader, one, counters) for one in slices]
         stream = None
         if source.is_remote and self._records is None and order.seed is None and len(slices) == 1:
             stream = partial(source.stream, counts=counters.requests)
         depth = Depth.of(prefetch, source.is_remote, order, len(slices))
         needed = ((index, piece) for _, index, piece in merge(*slices))
-        self._ahead = LookAhead(read, needed, len(slices), order, depth, counters, stream)
+        self._ahead = LookAhead(reader, needed, len(slices), order, depth, counters, stream)
         return [self._ahead.pieces(index) for index in range(len(slices))]
 
 
@@ -229,12 +231,25 @@ def _slices(index: int, chain: Chain) -> Iterator[tuple[int, int, Slice]]:
                 row += one.num_rows
 
 
+def _uses(chains: Sequence[Chain]) -> dict[int, int]:
+    """Return how many sequences need each piece at one of their ends, for the pieces that several need.
+
+    Only the first order of each chain counts.
+    """
+    pieces: Counter[int] = Counter()
+    for chain in chains if len(chains) > 1 else ():
+        for order, spans in islice(chain, 1):
+            ends = [one.piece for span in spans for one in order.slices(span)]
+            pieces.update(ends[:1] + ends[1:][-1:])
+    return {piece: count for piece, count in pieces.items() if count > 1}
+
+
 def _read_now(
-    read: Any, slices: Iterator[tuple[int, int, Slice]], order: Order, counters: Counters
+    reader: PieceReader[Any], slices: Iterator[tuple[int, int, Slice]], counters: Counters
 ) -> Iterator[Any]:
     for _, _, one in slices:
         start = perf_counter()
-        rows = read_counted(read, one, order.stored_size(one), counters)
+        rows = reader.cut(reader.read(one.piece), one)
         counters.without_data += perf_counter() - start
         yield rows
         del rows

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.feed import epoch_order
+from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
 from dask_tfrecord.files import file_writer
@@ -182,7 +183,7 @@ def test_states_that_do_not_belong_together_are_refused(paths: dict[Any, str]) -
     assert "elastic=6" in error(given, elastic=None)
     assert "uneven='keep'" in error(given, uneven="drop")
     plan = plan_batches(path, 6, surface=iter_batches, **how)
-    with pytest.raises(TFRecordError, match="taken with batch_size=3; pass a list of the states"):
+    with pytest.raises(TFRecordError, match="worker 1 of 2 was taken with batch_size=3"):
         Batches(plan, 1, (0, 2), (1, 2), given[1])
     with pytest.raises(TFRecordError, match="belongs to shard 0, and not to shard 1"):
         Batches(plan, 1, (1, 2), (1, 2), given[1])
@@ -201,3 +202,22 @@ def test_parts_that_left_out_a_batch_are_refused(paths: dict[Any, str]) -> None:
     next(parts[1])
     next(parts[2])
     assert len(Batches(plan, 1, start=states(grid))) == 45
+
+
+@pytest.mark.parametrize("prefetch", [None, 0])
+@pytest.mark.parametrize("shuffle", [False, True, "blocks"])
+def test_sequences_of_one_rank_read_a_piece_that_they_share_once(
+    paths: dict[Any, str], monkeypatch: pytest.MonkeyPatch, shuffle: Any, prefetch: Any
+) -> None:
+    read, original = list[int](), DatasetSource.read_encoded
+
+    def recorded(source: DatasetSource, piece: int, *others: Any) -> Any:
+        read.append(piece)
+        return original(source, piece, *others)
+
+    monkeypatch.setattr(DatasetSource, "read_encoded", recorded)
+    batches = iter_batches(paths[403, "gzip"], 80, elastic=40, shuffle=shuffle, prefetch=prefetch)
+    found = [row for batch in batches for row in batch["id"].to_pylist()]
+    assert sorted(found) == list(range(403))
+    assert len(read) > 3
+    assert sorted(read) == sorted(set(read))

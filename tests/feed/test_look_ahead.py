@@ -23,7 +23,7 @@ from dask_tfrecord.feed import batch_statistics, epoch_order, iter_batches, look
 from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters, waiting_message
 from dask_tfrecord.feed.epoch_order import Prefetch, Span, make_order, merged
-from dask_tfrecord.feed.look_ahead import Depth, LookAhead
+from dask_tfrecord.feed.look_ahead import Depth, LookAhead, PieceReader
 from dask_tfrecord.files import file_writer
 
 ROWS = 2003
@@ -106,7 +106,8 @@ def ahead(
     rows = [8] * count
     order = make_order(count, rows, None, 0, sizes=None if sizes is None else np.full(count, sizes))
     slices = [(0, one) for one in order.slices(order.every_row)]
-    return LookAhead(read, slices, 1, order, Depth.of(Prefetch.of(prefetch), is_remote, order), Counters())
+    depth, counters = Depth.of(Prefetch.of(prefetch), is_remote, order), Counters()
+    return LookAhead(PieceReader(read, order, counters), slices, 1, order, depth, counters)
 
 
 @pytest.mark.parametrize(
