@@ -3,19 +3,17 @@
 Modules: feed.epoch_order, feed.keras, feed.tensorflow.
 """
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count, permutations
-from linecache import getline
 from math import factorial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from interrupted import interrupt
 
 from dask_tfrecord import TFRecordError, to_tfrecord
 from dask_tfrecord.feed import RecordTable, iter_batches
@@ -126,53 +124,22 @@ def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("goes_on", ["the iterator", "a resumed iterator"])
-def test_an_interrupt_at_any_line_loses_no_batch(tmp_path: Path, goes_on: str) -> None:
+@pytest.mark.parametrize("feed", ["plain", "elastic"])
+def test_an_interrupt_at_any_line_loses_no_batch(tmp_path: Path, feed: str, goes_on: str) -> None:
     """Ctrl-C raises between two lines of Python, in the iterator and in all that it calls."""
     to_tfrecord(pa.table({"id": range(40)}), tmp_path)
     how: dict[str, Any] = {"shuffle": True, "seed": 3, "shuffle_buffer": 16}
+    how |= {"elastic": 4} if feed == "elastic" else {}
+    [*expected] = iter_batches(tmp_path, 8, **how)
     for point in count():
         batches = iter_batches(tmp_path, 8, prefetch=0, **how)
-        found = next(batches)["id"].to_pylist()
-        where = interrupt(
-            lambda batches=batches, found=found: found.extend(next(batches)["id"].to_pylist()), point
-        )
+        found = [next(batches)]
+        where = interrupt(lambda batches=batches, found=found: found.append(next(batches)), point)
         if where is None:
             break
         rest = batches if goes_on == "the iterator" else iter_batches(tmp_path, 8, start=batches.state, **how)
-        found += [one for batch in rest for one in batch["id"].to_pylist()]
-        assert sorted(found) == list(range(40)), where
+        assert [*found, *rest] == expected, where
     assert point > 30
-
-
-def interrupt(call: Callable[[], Any], line: int) -> str | None:
-    """Raise KeyboardInterrupt at a line that a call runs, counted from 0. Return the line, or None if the
-    call runs fewer lines.
-    """
-    left, where = line, None
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left, where
-        name, number = frame.f_code.co_filename, frame.f_lineno
-        if not name.endswith(("batches.py", "errors.py", "contextlib.py")):
-            return None
-        # After the last two lines, which release the lock, the batch is returned.
-        is_last = getline(name, number).strip() in ("with self._lock:", "return element")
-        if event == "line" and not is_last:
-            left -= 1
-            if left < 0 and where is None:
-                where = f"{name}:{number}"
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-    return where
 
 
 def test_a_changed_state_is_refused(tmp_path: Path) -> None:

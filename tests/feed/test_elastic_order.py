@@ -1,0 +1,278 @@
+"""`elastic=n`: equal global batches for every number of ranks and workers, before and after every resume.
+
+Modules: feed.batches, feed.epoch_order, feed.resume_position, feed.torch, feed.tensorflow.
+"""
+
+import gzip
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from elastic_oracle import (
+    SEQUENCES,
+    Configuration,
+    Elastic,
+    check_chain,
+    configuration,
+    in_order,
+    ranges,
+)
+from hypothesis import settings
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError
+from dask_tfrecord.feed import epoch_order
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.files import file_writer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create"
+)
+
+# The rows, the files, the options of the writer and those of the reader.
+FORMS: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
+    "plain": (403, 9, {}, {}),
+    "gzip": (403, 5, {"compression": "gzip"}, {}),
+    "tiny": (25, 2, {}, {}),
+    "one row": (1, 1, {}, {}),
+    "partitioned": (300, 3, {"partition_on": ["key"]}, {}),
+    "filtered": (403, 4, {}, {"filters": [("id", ">=", 100)]}),
+    "foreign gzip": (200, 3, {}, {}),
+}
+SHUFFLES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "buffer": {"shuffle": True, "seed": 3, "shuffle_buffer": 96},
+    "blocks": {"shuffle": "blocks", "seed": 3},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
+        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
+        patch.setattr(epoch_order, "WINDOW_BYTES", 6000)
+        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("elastic")
+    for form, (rows, files, options, _) in FORMS.items():
+        lists = pd.array([[i / 2] * (i % 4) for i in range(rows)], pd.ArrowDtype(pa.list_(pa.float32())))
+        frame = pd.DataFrame({"id": np.arange(rows), "key": np.arange(rows) % 2, "x": lists})
+        dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=files), root / form, **options)
+    (root / "foreign gzip" / "_tfrecord").rename(root / "away")  # gzip in one member cannot be divided
+    for file in (root / "foreign gzip").glob("part-*"):
+        file.write_bytes(gzip.compress(file.read_bytes()))
+    return {form: str(root / form) for form in FORMS}
+
+
+@pytest.fixture(scope="module")
+def sizes(paths: dict[str, str]) -> dict[str, int]:
+    return {form: len(all_rows(paths, form)) for form in FORMS}
+
+
+def all_rows(paths: dict[str, str], form: str) -> list[int]:
+    read: dict[str, Any] = FORMS[form][3]
+    return dask_tfrecord.read_tfrecord(paths[form], **read).compute()["id"].tolist()
+
+
+def ids(batch: Any) -> list[int]:
+    return batch["id"].to_pylist()
+
+
+def plan_of(paths: dict[str, str], config: Configuration, batch_size: int) -> Any:
+    options = config.options | FORMS[config.form][3]
+    return plan_batches(
+        paths[config.form], batch_size, surface=iter_batches, elastic=config.sequences, **options
+    )
+
+
+def sequences_of(paths: dict[str, str], config: Configuration) -> list[list[int]]:
+    """Read each sequence alone, and check which rows it has, and how far they are from their places."""
+    every = {**config.options, "batch_mode": "keep", "prefetch": 0}
+    config = Configuration(config.form, config.sequences, every, config.epoch)
+    plan, count = plan_of(paths, config, 16), config.sequences
+    found = [
+        [row for batch in Batches(plan, config.epoch, (number, count)) for row in ids(batch)]
+        for number in range(count)
+    ]
+    seed = config.options["seed"] if config.options["shuffle"] else None
+    order = in_order(all_rows(paths, config.form), plan.source.counts, seed, config.epoch)
+    places = ranges(len(order), count, config.options["uneven"])
+    for rows, place in zip(found, places, strict=True):
+        expected = [order[position] for position in place]
+        if not config.options["shuffle"]:
+            assert rows == expected
+        assert sorted(rows) == sorted(expected)
+        if config.options["shuffle"] in (True, "buffer"):
+            window = max(1, config.options["shuffle_buffer"] // count) + max(plan.source.counts)
+            position = {row: at for at, row in enumerate(expected)}
+            assert all(abs(at - position[row]) < window for at, row in enumerate(rows))
+    return found
+
+
+def check_configuration(paths: dict[str, str], config: Configuration) -> None:
+    """Compare each batch of each part of an epoch, and the rest of the epoch, with the oracle."""
+    check_chain(lambda size: plan_of(paths, config, size), config, Elastic(sequences_of(paths, config)))
+
+
+EXAMPLES = settings().max_examples
+
+
+@pytest.mark.parametrize("seed", range(max(12, EXAMPLES // 4) if EXAMPLES < 500 else EXAMPLES))
+def test_every_batch_of_a_chain_of_resumes_is_that_of_the_oracle(
+    paths: dict[str, str], sizes: dict[str, int], seed: int
+) -> None:
+    check_configuration(paths, configuration(seed, [*FORMS], sizes))
+
+
+# -- The same global batches for all ranks, workers and loaders ----------------------------------------------
+
+
+def global_batches(loaders: list[Any], rows_of: Any) -> list[list[int]]:
+    """Return the rows of the steps of all ranks."""
+    steps = [[rows_of(batch) for batch in loader] for loader in loaders]
+    assert len({len(one) for one in steps}) == 1
+    return [sorted(row for batch in step for row in batch) for step in zip(*steps, strict=True)]
+
+
+def of_workers(plan: Any, rank: int, ranks: int, workers: int) -> list[Any]:
+    """Return the batches of a rank as a `DataLoader` does, which takes turns with its workers."""
+    found = [[*Batches(plan, 1, (rank, ranks), (worker, workers))] for worker in range(workers)]
+    return [found[step % workers][step // workers] for step in range(sum(map(len, found)))]
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_global_batches_do_not_depend_on_ranks_and_workers(paths: dict[str, str], shuffle: str) -> None:
+    how: dict[str, Any] = {"elastic": 24, "columns": ["id"], "uneven": "drop", **SHUFFLES[shuffle]}
+    expected = None
+    for ranks in SEQUENCES:
+        plan = plan_batches(paths["gzip"], 48 // ranks, surface=iter_batches, **how)
+        for workers in (1, 3):
+            loaders = [of_workers(plan, rank, ranks, workers) for rank in range(ranks)]
+            found = global_batches(loaders, ids)
+            expected = expected or found
+            assert found == expected
+    assert expected is not None
+    assert [len(step) for step in expected] == [48] * 8
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "ranks", "workers"),
+    [
+        ("plain", 2, 3),
+        ("plain", 24, 0),
+        ("buffer", 1, 3),
+        ("buffer", 6, 1),
+        ("blocks", 3, 0),
+        ("blocks", 4, 1),
+    ],
+)
+def test_a_data_loader_has_the_global_batches(
+    paths: dict[str, str], shuffle: str, ranks: int, workers: int
+) -> None:
+    data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
+    from dask_tfrecord.feed.torch import TFRecordBatches
+
+    how: dict[str, Any] = {"elastic": 24, **SHUFFLES[shuffle]}
+    plan = plan_batches(paths["gzip"], 48, surface=iter_batches, columns=["id"], uneven="drop", **how)
+    expected = [sorted(ids(batch)) for batch in Batches(plan, 1)]
+    loaders = []
+    for rank in range(ranks):
+        batches = TFRecordBatches(paths["gzip"], 48 // ranks, ["id"], rank=rank, world_size=ranks, **how)
+        batches.set_epoch(1)
+        loaders.append(data.DataLoader(batches, batch_size=None, num_workers=workers))
+    assert global_batches(loaders, lambda batch: batch["id"].tolist()) == expected
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("shuffle", "ranks"), [("plain", 1), ("plain", 8), ("buffer", 2), ("buffer", 24), ("blocks", 3)]
+)
+def test_a_dataset_of_tensorflow_has_the_global_batches(
+    paths: dict[str, str], shuffle: str, ranks: int
+) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    how: dict[str, Any] = {"elastic": 24, "uneven": "drop", **SHUFFLES[shuffle]}
+    plan = plan_batches(paths["gzip"], 48, surface=iter_batches, columns=["id"], **how)
+    expected = [sorted(ids(batch)) for batch in Batches(plan, 0)]
+    loaders = [
+        tensorflow_dataset(paths["gzip"], 48 // ranks, "id", shard=(rank, ranks), **how)
+        for rank in range(ranks)
+    ]
+
+    def rows(batch: Any) -> list[int]:
+        column = batch["id"] if isinstance(batch, dict) else batch
+        return column.numpy().tolist()
+
+    assert global_batches(loaders, rows) == expected
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_one_sequence_has_the_order_of_the_plain_feed(paths: dict[str, str], shuffle: str) -> None:
+    plain, elastic = (
+        [*iter_batches(paths["plain"], 30, epoch=2, **SHUFFLES[shuffle], **how)]
+        for how in ({}, {"elastic": 1})
+    )
+    assert elastic == plain
+
+
+# -- States that do not belong together ----------------------------------------------------------------------
+
+
+def test_states_of_different_steps_are_refused(paths: dict[str, str]) -> None:
+    how: dict[str, Any] = {"elastic": 6, "shuffle": True, "seed": 1, "shuffle_buffer": 40}
+
+    def begin(ranks: int, workers: int, start: Any = None) -> list[list[Batches]]:
+        plan = plan_batches(paths["plain"], 12 // ranks, surface=iter_batches, **how)
+        return [
+            [Batches(plan, 0, (rank, ranks), (worker, workers), start) for worker in range(workers)]
+            for rank in range(ranks)
+        ]
+
+    running = begin(2, 1)
+    for rank, steps in enumerate((3, 4)):
+        for _ in range(steps):
+            next(running[rank][0])
+    behind = [one.state for [one] in running]
+    workers = begin(1, 3)[0]
+    for _ in range(2):  # the other workers have returned nothing, so their batches would be lost
+        next(workers[0])
+    for wrong in (behind, behind[:1], [one.state for one in workers], [workers[0].state, workers[1].state]):
+        with pytest.raises(TFRecordError):
+            begin(3, 1, wrong)
+        with pytest.raises(TFRecordError):
+            begin(1, 2, wrong)
+    next(running[0][0])
+    assert begin(3, 1, [one.state for [one] in running])
+
+
+@pytest.mark.parametrize(
+    ("how", "fits"),
+    [
+        ({"shard": (0, 5)}, "6"),
+        ({"batch_size": 13}, "12"),
+        ({"batch_size": 5}, "12"),
+        ({"batch_mode": "auto"}, "auto"),
+        ({"elastic": 404}, "403"),
+        ({"elastic": 0}, "elastic"),
+        ({"elastic": True}, "elastic"),
+    ],
+)
+def test_an_error_names_what_fits_elastic(paths: dict[str, str], how: dict[str, Any], fits: str) -> None:
+    given: dict[str, Any] = {"batch_size": 24, "elastic": 12, **how}
+    if "batch_mode" in how:
+        del given["batch_size"]
+    with pytest.raises(TFRecordError) as caught:
+        iter_batches(paths["plain"], **given)
+    assert fits in str(caught.value)
