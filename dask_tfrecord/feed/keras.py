@@ -11,7 +11,7 @@ import numpy as np
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import LastBatch, TableKeywords, Uneven
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, warn_caller
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.epoch_order import (
@@ -57,11 +57,11 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     batch_size : int
         The number of rows in each batch of this process.
     columns : str or list of str, optional
-        The columns that become features. By default, all columns except the label become features. If
-        ``columns`` is a single name and not a list, the features are one array. If ``columns`` is a list of
-        names, the features are a dict of arrays.
+        The columns of an element, besides the label. By default, all columns are read. If ``columns`` is a
+        single name and not a list, the features are one array, and otherwise a dict of arrays.
     label : str, optional
-        The column that contains the labels. Without ``label``, an element consists of features only.
+        The column that becomes the second part of an element, ``(features, label)``. Without a label, an
+        element consists of the features.
     shuffle : bool or "blocks", optional
         If True, all rows are shuffled anew in each epoch. By default, the rows are not shuffled. If
         ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which makes reads of
@@ -96,7 +96,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         describes.
     workers, use_multiprocessing, max_queue_size
         These parameters have the same meaning as in `keras.utils.PyDataset`. The worker threads of Keras
-        share the dataset.
+        share the dataset. Use workers only with the backend TensorFlow: with other backends, Keras repeats
+        the batches that workers read while it builds the model.
     cache, cache_bytes
         A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
     **read
@@ -106,7 +107,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     Raises
     ------
     SchemaError
-        If the lists of a column have different lengths, because no array can contain such lists.
+        If a column has lists of any length, because no array can contain such lists.
     TFRecordError
         If an argument has a wrong type or value, or if there are more shards than rows.
 
@@ -152,6 +153,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         arguments.number("epoch", epoch, 0)
         step = arguments.number("step", step, 0)
+        if keras.config.backend() != "tensorflow" and (workers > 1 or (workers and use_multiprocessing)):
+            _warn_of_workers()
         self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
         self._label = label
@@ -211,8 +214,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         if isinstance(self._features, str):
             features: Any = arrays[self._features]
         else:
-            wanted = self._features or [name for name in arrays if name != self._label]
-            features = {name: arrays[name] for name in wanted}
+            features = {name: array for name, array in arrays.items() if name != self._label}
         return features if label is None else (features, label)
 
     def _rows_for(self, index: int) -> Ints:
@@ -283,10 +285,19 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         return [np.concatenate([rows[one.start : one.stop] for one in each]) for each in spans]
 
 
+def _warn_of_workers() -> None:
+    """Warn of the workers of Keras, which read ahead while Keras builds the model (seen with Keras 3.15)."""
+    problem = (
+        f"with workers and the backend {keras.config.backend()!r}, Keras repeats batches that workers read "
+        "while it builds the model, and leaves out as many other batches of each epoch"
+    )
+    warn_caller(RemedyWarning(problem, [Remedy("workers", 0, "read each batch when it is needed")]))
+
+
 def _dense(name: str, column: Array | Ragged) -> Array:
     if isinstance(column, Ragged):
         raise SchemaError(
-            "the rows are lists of different lengths, which no array holds",
+            "the column has lists of any length, which no array holds",
             "leave the column out with columns=, or give it a fixed length with "
             f'schema={{"{name}": pa.list_(pa.float32(), 8)}} when it is written',
             feature=name,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import TFRecordError, to_tfrecord
+from dask_tfrecord.errors import RemedyWarning
 from dask_tfrecord.feed import iter_batches
 from dask_tfrecord.feed.record_table import RecordTable
 
@@ -204,6 +205,17 @@ def test_each_pass_of_fit_has_every_row_in_one_order(
 def test_wrong_arguments_are_named(dataset: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TFRecordError, match=message):
         TFRecordPyDataset(dataset, **{"batch_size": 10, "columns": "x", **arguments})[0]
+
+
+@pytest.mark.parametrize("keywords", [{"workers": 2}, {"use_multiprocessing": True}])
+def test_workers_that_let_keras_repeat_batches_warn(
+    dataset: str, keywords: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.warns(RemedyWarning, match="Keras repeats batches.*pass workers=0") as caught:
+        TFRecordPyDataset(dataset, 10, "x", **keywords)
+    assert len(caught) == 1
+    TFRecordPyDataset(dataset, 10, "x", **{**keywords, "workers": 0})
 
 
 @pytest.mark.parametrize("index", [11, -1])
