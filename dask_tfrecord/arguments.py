@@ -110,6 +110,7 @@ Shuffle = Literal["buffer", "blocks"]
 BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
+Until: TypeAlias = Literal["first", "all"] | int
 
 
 class ReadOptionKeywords(TypedDict, total=False):
@@ -165,15 +166,23 @@ class CacheKeywords(TypedDict, total=False):
     cache_bytes: SupportsIndex | str | None
 
 
+class MixtureKeywords(TypedDict, total=False):
+    """Declare the keyword that only batches of several sources have."""
+
+    until: Until | None
+
+
 class TableKeywords(ReadKeywords, CacheKeywords, total=False):
     """Declare the keywords that a `RecordTable` shares with the datasets that contain one."""
 
 
-class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, CacheKeywords, total=False):
+class DetectedBatchKeywords(
+    DetectedReadKeywords, ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False
+):
     """Declare the batch keywords of functions that always detect the codec."""
 
 
-class BatchKeywords(ReadKeywords, ShuffleKeywords, CacheKeywords, total=False):
+class BatchKeywords(ReadKeywords, ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False):
     """Declare the keywords for batches of rows, which `iter_batches` and the loaders share."""
 
 

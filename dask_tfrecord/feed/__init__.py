@@ -5,11 +5,11 @@ Importing this package does not import any training framework.
 
 from typing import TYPE_CHECKING
 
-from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.batches import Batches, iter_batches, mix
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.foreign_names import module_attributes
 
-__all__ = ["Batches", "RecordTable", "iter_batches"]
+__all__ = ["Batches", "RecordTable", "iter_batches", "mix"]
 
 if not TYPE_CHECKING:  # type checkers would accept any attribute of a module with `__getattr__`
     __getattr__, __dir__ = module_attributes("feed", __name__, __all__)

@@ -85,23 +85,16 @@ class EncodedRows:
         return replace(self, blocks=blocks, whole=self)
 
 
-class RecordReader:
-    """Read pieces of a dataset as encoded records. Several threads may call `read` at the same time.
+class WindowMemory:
+    """Allocate the memory of the windows of one iteration, for several threads.
 
-    The windows of one iteration share the reader's decoder and memory. Memory is allocated in large parts,
-    and the memory pool of the C++ kernel reuses them for later windows.
+    Memory is allocated in large parts, and the memory pool of the C++ kernel reuses them for later windows.
     """
 
-    def __init__(self, source: "DatasetSource", counts: RequestCounts | None = None) -> None:
+    def __init__(self) -> None:
         raise_pool_limit(_PART_BYTES + 2 * WINDOW_BYTES)  # the current window, and the next one
         self._lock = Lock()
         self._left = memoryview(b"")
-        self.source, self._counts = source, counts
-        self.decoder = RecordDecoder(source.dataset, source.schema)
-        self._has_partitions = any(name in source.dataset.partition_values for name in source.schema.names)
-        # These arrays are used again for each table, because fresh memory would take longer than the search.
-        self._places = np.empty((0, 3), np.int64)
-        self._numbers = np.empty(0, np.int64)
 
     def allocate(self, size: int) -> memoryview:
         """Return uninitialised memory of ``size`` bytes."""
@@ -112,8 +105,25 @@ class RecordReader:
             found, self._left = self._left[:size], self._left[size + -size % 64 :]
         return found
 
+
+class RecordReader:
+    """Read pieces of a dataset as encoded records. Several threads may call `read` at the same time.
+
+    The windows of one iteration share the reader's decoder.
+    """
+
+    def __init__(
+        self, source: "DatasetSource", memory: WindowMemory, counts: RequestCounts | None = None
+    ) -> None:
+        self.source, self._memory, self._counts = source, memory, counts
+        self.decoder = RecordDecoder(source.dataset, source.schema)
+        self._has_partitions = any(name in source.dataset.partition_values for name in source.schema.names)
+        # These arrays are used again for each table, because fresh memory would take longer than the search.
+        self._places = np.empty((0, 3), np.int64)
+        self._numbers = np.empty(0, np.int64)
+
     def read(self, piece: int) -> EncodedRows:
-        return self.source.read_encoded(piece, self.allocate, self._counts)
+        return self.source.read_encoded(piece, self._memory.allocate, self._counts)
 
     def decode(self, parts: "Sequence[tuple[RecordWindow, int, int]]", order: Ints | None) -> pa.Table:
         """Decode ranges of rows of several windows together.
@@ -131,17 +141,17 @@ class RecordReader:
             pieces += window.pieces
             at += stop - start
         rows = self._numbers[:count] if order is None else order
-        return self._decode(buffers, self._places[:count], rows, np.array(pieces))
-
-    def _decode(self, buffers: list[pa.Buffer], places: Ints, rows: Ints, pieces: Ints) -> pa.Table:
-        batches = []
+        places, batches = self._places[:count], []
+        piece_of_buffer = np.array(pieces)
         while len(rows):
-            numbers = pieces[places[rows, 0]] if self._has_partitions else None
+            numbers = piece_of_buffer[places[rows, 0]] if self._has_partitions else None
             try:
                 batch = self.decoder.decode(buffers, places, rows, numbers)
             except TFRecordError as error:
                 # Another read of the piece should raise an error that names the file and the record.
-                self.source.read(int(pieces[places[rows[error.record or 0], 0]]))
+                buffer = int(places[rows[error.record or 0], 0])
+                sources = [window.source for window, _, _ in parts for _ in window.buffers]
+                sources[buffer].read(pieces[buffer])
                 problem = f"a file changed while its records were read: {error}"
                 raise FileChangedError(problem) from None
             batches.append(batch)
@@ -156,7 +166,8 @@ class RecordWindow:
     ``order`` is None, the records are in the order of the pieces.
     """
 
-    def __init__(self, pieces: list[EncodedRows], order: Ints | None) -> None:
+    def __init__(self, source: "DatasetSource", pieces: list[EncodedRows], order: Ints | None) -> None:
+        self.source = source
         blocks = [(piece.piece, block) for piece in pieces for block in piece.blocks]
         self.buffers = [block.data for _, block in blocks]
         self.pieces = [piece for piece, _ in blocks]

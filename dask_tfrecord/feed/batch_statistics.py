@@ -103,13 +103,22 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self.ahead: Iterable[Any] = ()
+        self._pieces: list[Iterable[Any]] = []
         self.requests = RequestCounts()
         self._begun: float | None = None
         self._batches = self._rows = self._bytes = 0
         self._seconds = self._waited = self._read = self._decoded = 0.0
         self.without_data = 0.0
         self._logged = BatchStatistics()
+
+    @property
+    def ahead(self) -> list[Any]:
+        """The pieces that are read ahead."""
+        return [one for pieces in self._pieces for one in list(pieces)]
+
+    def add_ahead(self, pieces: Iterable[Any]) -> None:
+        """Count pieces that are read ahead, until the iterable is empty."""
+        self._pieces = [*filter(list, self._pieces), pieces]
 
     def add_piece(self, seconds: float, cpu: float, nbytes: int) -> None:
         """Count a piece that was read in ``seconds``, of which ``cpu`` were CPU time."""
@@ -152,7 +161,7 @@ class Counters:
             self._read += waited
 
     def statistics(self) -> BatchStatistics:
-        ready = sum(one.nbytes for one in list(self.ahead))
+        ready = sum(one.nbytes for one in self.ahead)
         requests = self.requests
         with self._lock:
             # `_waited` does not count a call that has not returned a batch.

@@ -8,40 +8,42 @@ the seed, the epoch and the position of the window, so any process can continue 
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from inspect import signature
 from threading import RLock
 from time import perf_counter
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, BatchMode, Uneven
+from dask_tfrecord.arguments import BatchKeywords, BatchMode, LastBatch, Uneven
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.epoch_order import (
     BATCH_ROWS,
-    Order,
+    Fraction,
     Plan,
     Span,
     check_batch_size,
     checked_shard,
     plan_batches,
 )
+from dask_tfrecord.feed.mixed_source import MixedSource, is_mixture
+from dask_tfrecord.feed.mixtures import MixedRows
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.resume_position import (
-    Beginning,
     State,
     Steps,
     begin,
     checked_states,
     describe,
     steps_of,
+    stored_spans,
 )
 from dask_tfrecord.feed.sequence_reader import Position, SequenceReader, beginning_of
 from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_function
@@ -84,11 +86,11 @@ def iter_batches(
 
     Parameters
     ----------
-    source : str, path-like, list of these, dask.dataframe.DataFrame or Series
-        A path that `read_tfrecord` accepts, or any Dask collection. The partitions of a collection are
-        computed one after the other while the batches are used. In a task of a Dask cluster, a collection
-        makes the task leave the thread pool of its worker (``distributed.secede``), because the cluster would
-        otherwise lack a thread for the partitions.
+    source : str, path-like, list of these, dask.dataframe.DataFrame or Series, or dict
+        A path that `read_tfrecord` accepts, any Dask collection, or the sources of a mixture as in `mix`. The
+        partitions of a collection are computed one after the other while the batches are used. In a task of a
+        Dask cluster, a collection makes the task leave the thread pool of its worker
+        (``distributed.secede``), because the cluster would otherwise lack a thread for the partitions.
     batch_size : int, default 1024
         Number of rows in each batch. A batch may contain rows of several files.
     columns : str or list of str, optional
@@ -141,6 +143,8 @@ def iter_batches(
         several requests. The requests of a process use up to 32 connections to S3. 2 threads read local files
         and partitions. ``prefetch=n`` limits the number of threads to ``n`` instead.
         With ``prefetch=0``, the calling thread reads the data.
+    until : "first", "all" or int, optional
+        Where an epoch of a mixture ends, as in `mix`. For other sources, only None is allowed.
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
@@ -197,6 +201,106 @@ def iter_batches(
 SHARED_PARAMETERS.update(signature(iter_batches).parameters)
 
 
+@public_function
+def mix(
+    sources: Mapping[Any, float] | Sequence[tuple[Any, float]],
+    batch_size: int = BATCH_ROWS,
+    *,
+    columns: str | Sequence[str] | None = None,
+    batch_mode: LastBatch = "keep",
+    epoch: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    start: State | Sequence[State] | None = None,
+    **keywords: Unpack[BatchKeywords],
+) -> "Batches":
+    """Iterate over a mixture: the rows of several datasets, in fixed proportions.
+
+    At each row, the number of rows of each source differs from its share by less than one row. The order of
+    the sources depends only on the weights. The loaders accept the same mapping in place of a path.
+
+    Parameters
+    ----------
+    sources : dict, or list of tuple
+        Maps each source to its weight: a share such as 0.7, or a number of rows. A source is a path, a tuple
+        of paths, a `Dataset`, or the unread result of `iter_batches` with its own columns, filters and
+        shuffle. Sources that cannot be keys of a dict, such as lists of paths, are passed in a list of pairs
+        ``(source, weight)``. All sources must have the same columns and types.
+    batch_size : int, default 1024
+        Number of rows in each batch. A batch contains rows of all sources.
+    columns : str or list of str, optional
+        The columns to read from each path. By default, all columns are read.
+    batch_mode : "keep" or "drop", default "keep"
+        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
+        batch, and "drop" omits that batch.
+    until : "first", "all" or int, default "first"
+        Where an epoch ends. "first" ends it before the first source would run out of rows, so that no row is
+        repeated. "all" ends it when every row of every source was returned. A source that has no more rows
+        begins anew, with another row order if it is shuffled. An integer is the number of rows of the epoch.
+    shuffle, seed : optional
+        How the rows of each path are shuffled, as in `iter_batches`. The order of each source depends on
+        ``seed``, on its index and on ``epoch``. Without a shuffle, each epoch begins with the same rows, even
+        if it ends before all rows were returned.
+    shuffle_buffer, prefetch : optional
+        These parameters have the same meaning as in `iter_batches`. The sources share the rows of the
+        shuffle buffer, and the limits of the memory, in proportion to their weights.
+    epoch : int, default 0
+        The epoch, counted from 0.
+    shard : tuple of int, default (0, 1)
+        The index of the shard to return, counted from 0, and the number of shards. All shards have the same
+        number of rows. Each shard keeps the proportions within two rows, and begins at another turn of the
+        sources. ``uneven`` has no effect.
+    elastic : int, optional
+        Divide the mixture into this number of sequences, as in `iter_batches`. Each sequence is a mixture of
+        one sequence of each source, and keeps the proportions within two rows. Without ``elastic``, each
+        shard is a sequence.
+    start : dict or list of dict, optional
+        The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards,
+        as in `iter_batches`. The sources and weights must not change. If the state belongs to an older
+        version of a source, the iteration continues with that version. To continue with another number of
+        shards, pass ``elastic``.
+    **read
+        Keywords of `read_tfrecord` that control what is read from each path. They do not change a source that
+        is a feed.
+
+    Returns
+    -------
+    Batches
+        An iterator of `pyarrow.RecordBatch`. `Batches.drawn` counts the rows of each source.
+
+    Raises
+    ------
+    SchemaError
+        If the sources have different columns or types.
+    TFRecordError
+        If a source, a weight or another argument is wrong.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed import mix
+    >>> for name, first in {"web": 0, "books": 100}.items():
+    ...     ddf = dd.from_dict({"x": list(range(first, first + 9))}, npartitions=1)
+    ...     _ = dask_tfrecord.to_tfrecord(ddf, name)
+    >>> batches = mix({"web": 0.75, "books": 0.25}, 4)
+    >>> for batch in batches:
+    ...     print(batch["x"].to_pylist())
+    [0, 1, 100, 2]
+    [3, 4, 101, 5]
+    [6, 7, 102, 8]
+    >>> batches.drawn
+    {'web': 9, 'books': 3}
+    """
+    check_instance("sources", sources, Mapping, list, tuple)
+    check_batch_size(batch_size, batch_mode)
+    arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
+    if not is_mixture(sources):
+        problem = "sources= is neither a dict nor a list of pairs of a source and its weight"
+        raise TFRecordError(problem, 'pass for example {"train": 0.7, "other": 0.3}')
+    plan = plan_batches(sources, batch_size, surface=mix, columns=columns, batch_mode=batch_mode, **keywords)
+    return Batches(plan, epoch, shard, start=start)
+
+
 class Batches:
     """An iterator over Arrow record batches. `iter_batches` returns this iterator.
 
@@ -239,22 +343,19 @@ class Batches:
         states: list[State] = []
         if start is not None:
             plan, states = checked_states(plan, start, epoch)
-        self._order = plan.order(epoch)
-        self._beginning = begin(plan, self._order, shard, part, states)
         self._plan = plan
-        self._epoch = epoch
-        self._steps = steps_of(plan, self._order, self._beginning)
-        none = np.zeros(len(self._beginning.sequences), np.int64)
-        position = beginning_of(self._beginning.sequences)
-        self._at = _At(position, none, self._beginning.skip, self._steps.count == 0)
+        rows_of = MixedRows if isinstance(plan.source, MixedSource) else _EpochRows
+        self._rows: Any = rows_of(plan, epoch, shard, part, states)
+        self._at: Any = self._rows.start
+        self._is_whole = (start, plan.elastic, shard, part, epoch) == (None, None, (0, 1), (0, 1), 0)
         self._lock, self._process = RLock(), os.getpid()
         self._closed = False
         self._ended = False
         self._streamed = False
         self._counters = Counters()
-        self._tables: Generator[_Positioned, None, None] | None = None
+        self._tables: Generator[tuple[pa.Table, Any], None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
-        self.rows = self._steps.rows
+        self.rows = self._rows.steps.rows
 
     def __iter__(self) -> Self:
         return self
@@ -302,8 +403,7 @@ class Batches:
         if self._closed:
             raise StopIteration
         if self._tables is None:
-            begun = replace(self._beginning, sequences=self._at.remaining, skip=self._at.skip)
-            self._tables = _tables(self._plan, self._order, begun, self._counters)
+            self._tables = self._rows.tables(self._at, self._counters)
         found = next(self._tables, None)
         if found is None:
             self._ended = True
@@ -340,9 +440,10 @@ class Batches:
 
         If the number of batches is unknown, raise TypeError.
         """
-        if self._steps.batches is None or self._plan.batch_mode == "auto":
+        if self._rows.steps.batches is None or self._plan.batch_mode == "auto":
             raise TypeError("the number of batches is not known")
-        return self._steps.batches
+        batches: int = self._rows.steps.batches
+        return batches
 
     @property
     def state(self) -> dict[str, Any]:
@@ -350,7 +451,8 @@ class Batches:
 
         To resume, pass the dict as ``start=``, or a list of the dicts of all shards.
         """
-        return describe(self._plan, self._epoch, self._beginning, self._at.remaining, self._at.skip)
+        state: State = self._rows.state(self._at)
+        return state
 
     @property
     def statistics(self) -> BatchStatistics:
@@ -360,6 +462,29 @@ class Batches:
         of the time, the iteration logs a message with the cause, at most every ten seconds.
         """
         return self._counters.statistics()
+
+    @property
+    def drawn(self) -> dict[str, int]:
+        """How many rows of each source of a mixture the batches so far contain.
+
+        Raises
+        ------
+        TFRecordError
+            If the source is not a mixture.
+        """
+        if not isinstance(self._rows, MixedRows):
+            raise TFRecordError("drawn counts the rows of the sources of a mixture", "call feed.mix")
+        return self._rows.drawn(self._at)
+
+    def plan_of_source(self) -> Plan:
+        """Return the plan, for a mixture that has this iterator as a source.
+
+        Raise if the iterator returns only some of the rows, or has already returned some.
+        """
+        if not self._is_whole or self._at is not self._rows.start:
+            problem = "a source of a mixture is a feed of a part of the rows, or was read already"
+            raise TFRecordError(problem, "pass a new feed without epoch=, shard=, elastic= and start=")
+        return self._plan
 
     @property
     def is_closed(self) -> bool:
@@ -393,16 +518,33 @@ class Batches:
 # generators.
 
 
-def _tables(
-    plan: Plan, order: Order, begun: Beginning, counters: Counters
-) -> Generator[_Positioned, None, None]:
-    """Yield the batches of an iteration, each batch with the position after its last row."""
-    chains = [[(order, spans)] for spans in begun.sequences]
-    with SequenceReader(plan.source, plan.prefetch, chains, counters) as reader:
-        if plan.batch_mode == "auto" or not order.is_counted:
-            yield from _one_by_one(plan, reader)
-        else:
-            yield from _in_steps(reader, steps_of(plan, order, begun))
+class _EpochRows:
+    """The rows of one source that a part of a shard returns in an epoch, after ``states``."""
+
+    def __init__(
+        self, plan: Plan, epoch: int, shard: Fraction, part: Fraction, states: Sequence[State]
+    ) -> None:
+        self._plan, self._epoch, self._order = plan, epoch, plan.order(epoch)
+        self._beginning = begin(plan, self._order, shard, part, states)
+        self.steps = steps_of(plan, self._order, self._beginning)
+        none = np.zeros(len(self._beginning.sequences), np.int64)
+        position = beginning_of(self._beginning.sequences)
+        self.start = _At(position, none, self._beginning.skip, self.steps.count == 0)
+
+    def state(self, at: _At) -> State:
+        remaining = [stored_spans(spans) for spans in at.remaining]
+        return describe(self._plan, self._epoch, self._beginning, remaining, at.skip)
+
+    def tables(self, at: _At, counters: Counters) -> Generator[_Positioned, None, None]:
+        """Yield the batches after a position, each batch with the position after its last row."""
+        plan, order = self._plan, self._order
+        begun = replace(self._beginning, sequences=at.remaining, skip=at.skip)
+        chains = [[(order, spans)] for spans in begun.sequences]
+        with SequenceReader(plan.source, plan.prefetch, chains, counters) as reader:
+            if plan.batch_mode == "auto" or not order.is_counted:
+                yield from _one_by_one(plan, reader)
+            else:
+                yield from _in_steps(reader, steps_of(plan, order, begun))
 
 
 def _one_by_one(plan: Plan, reader: SequenceReader) -> Generator[_Positioned, None, None]:

@@ -27,19 +27,20 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchMode, ReadKeywords, Shuffle, Uneven
+from dask_tfrecord.arguments import BatchMode, ReadKeywords, Shuffle, Uneven, Until
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.dataset.read.read_plan import sorting_column
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.feed.batch_sources import WINDOW_BYTES, DatasetSource, EncodedRows, Source, as_source
+from dask_tfrecord.feed.mixed_source import MixedSource, is_mixture, mixed_source
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.row_selection import BLOCK_BYTES
 
 # Each name says what a stream of random numbers shuffles. The key of the stream contains the index of the
 # name in this list.
-Use = Literal["pieces", "window", "rows"]
+Use = Literal["pieces", "window", "rows", "mixture"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
@@ -101,7 +102,7 @@ class Plan:
     chosen a version, or if there are no versions, ``open_version`` is None.
     """
 
-    source: Source
+    source: Source | MixedSource
     batch_size: int
     batch_mode: BatchMode
     shuffle: Shuffle | None
@@ -113,9 +114,12 @@ class Plan:
     open_version: Callable[[int], Source] | None = None
     elastic: int | None = None
 
-    def order(self, epoch: int) -> "Order":
-        """Return the order of the rows in an epoch."""
-        source, sequences = self.source, self.elastic or 1
+    def order(self, epoch: int, sequences: int | None = None) -> "Order":
+        """Return the order of the rows in an epoch.
+
+        ``sequences`` divides the limits of the windows. By default, it is the number of sequences.
+        """
+        source, sequences = self.source, sequences or self.elastic or 1
         sizes = source.dataset.partitions.sizes if isinstance(source, DatasetSource) else None
         seed, is_grouped = None if self.shuffle is None else self.seed, self.shuffle == "blocks"
         buffer = max(1, self.shuffle_buffer // sequences)
@@ -137,11 +141,14 @@ def plan_batches(
     prefetch: int | str | None = None,
     cache: PathLike | None = None,
     cache_bytes: SupportsIndex | str | None = None,
+    until: Until | None = None,
+    is_mixed: bool = False,
     **read: Unpack[ReadKeywords],
 ) -> Plan:
     """Open a source for batches of any epoch and shard.
 
-    The parameters have the same meaning as in `iter_batches`.
+    The parameters have the same meaning as in `iter_batches`. If ``is_mixed`` is True, the source is one of
+    several sources of a mixture.
     """
     arguments.number("batch_size", batch_size)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
@@ -149,12 +156,52 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     sequences = arguments.count("elastic", elastic)
+    if is_mixture(source):
+        shared: dict[str, Any] = {
+            "surface": surface,
+            "columns": columns,
+            "shuffle": shuffle,
+            "shuffle_buffer": shuffle_buffer,
+            "cache": cache,
+            "cache_bytes": cache_bytes,
+            **read,
+        }
+        checked_seed = arguments.number("seed", seed, 0)
+
+        def plan_one(source: Any, index: int) -> Plan:
+            """Plan a source. Each source has another seed, so that no two sources have the same order."""
+            if hasattr(source, "plan_of_source"):  # `Batches` are defined above this module
+                found: Plan = source.plan_of_source()
+                return found
+            one = int(stream("mixture", checked_seed, index).integers(1 << 62)) if shuffle else 0
+            return plan_batches(source, batch_size, seed=one, is_mixed=True, **shared)
+
+        mixed = mixed_source(source, until, plan_one)
+        if batch_mode == "auto":
+            problem = "batch_mode='auto' does not suit a mixture, whose batches have rows of several sources"
+            raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"))
+        # All shards of a mixture have equally many rows, whatever ``uneven`` is.
+        return Plan(
+            mixed,
+            batch_size,
+            batch_mode,
+            None,
+            checked_seed,
+            shuffle_buffer,
+            "keep",
+            checked_prefetch,
+            surface,
+            elastic=sequences,
+        )
+    if until is not None:
+        problem = f"until={until!r} has no effect without a mixture"
+        raise TFRecordError(problem, Remedy("until", None, "read the rows of the only source once"))
     kind = checked_shuffle(shuffle, seed)
     check_buffer(kind, shuffle_buffer)
     # The shuffle "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same
     # order.
     blocksize = {
-        None: max(_SHUFFLED_BYTES, _SEQUENTIAL_BYTES // (sequences or 1)),
+        None: _SHUFFLED_BYTES if is_mixed else max(_SHUFFLED_BYTES, _SEQUENTIAL_BYTES // (sequences or 1)),
         "buffer": _SHUFFLED_BYTES,
         "blocks": BLOCK_BYTES,
     }[kind]

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from math import ceil
 from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter, thread_time
@@ -53,17 +54,21 @@ class Depth(NamedTuple):
     threads: int
 
     @classmethod
-    def of(cls, prefetch: Prefetch, is_remote: bool, order: Order, sequences: int = 1) -> "Depth":
-        threads = _REMOTE_THREADS if is_remote else _LOCAL_THREADS
+    def of(
+        cls, prefetch: Prefetch, is_remote: bool, order: Order, sequences: int = 1, share: float = 1.0
+    ) -> "Depth":
+        """Return the depth for the pieces of some sequences. ``share`` multiplies all limits."""
+        threads = ceil(share * (_REMOTE_THREADS if is_remote else _LOCAL_THREADS))
         if prefetch.pieces is not None:
-            return cls(prefetch.pieces, 0, 0, min(prefetch.pieces, _REMOTE_THREADS))
+            count = ceil(share * prefetch.pieces)
+            return cls(count, 0, 0, min(count, _REMOTE_THREADS))
         if prefetch.nbytes is not None:
-            return cls(1, prefetch.nbytes, 0, threads)
-        pieces = sequences + 1
+            return cls(1, int(share * prefetch.nbytes), 0, threads)
+        pieces, window = sequences + 1, int(share * WINDOW_BYTES)
         if is_remote:
-            return cls(pieces, _REMOTE_BYTES, WINDOW_BYTES, threads)
-        is_large = order.window_bytes(sequences) > _LOCAL_WINDOW
-        return cls(pieces, 0, WINDOW_BYTES if is_large else 0, threads)
+            return cls(pieces, int(share * _REMOTE_BYTES), window, threads)
+        is_large = share < 1 or order.window_bytes(sequences) > _LOCAL_WINDOW
+        return cls(pieces, 0, window if is_large else 0, threads)
 
 
 class _Ahead(Generic[Rows]):
@@ -171,7 +176,7 @@ class LookAhead(Generic[Rows]):
         self._awaited: int | None = None  # the sequence whose first piece the program waits for
         self._is_closed = False
         self._pool = ThreadPoolExecutor(depth.threads, thread_name_prefix="dask_tfrecord-read")
-        counters.ahead = self._ahead
+        counters.add_ahead(self._ahead)
 
     def pieces(self, sequence: int) -> Generator[Rows, None, None]:
         """Yield the rows of a sequence, until it has no more slices."""

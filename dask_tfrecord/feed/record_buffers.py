@@ -47,6 +47,11 @@ class RecordDecoder:
         self._stored = schema.select(name for name in schema.names if name not in self._values)
         allowed = dataset.partition(0, schema).allowed_features
         self._decoder = TableReader(dataset.store, self._stored, dataset.options, allowed).decoder()
+        self._rules = schema, dataset.options, allowed
+
+    def equals(self, other: "RecordDecoder") -> bool:
+        """Return True if the other decoder decodes each record to the same row."""
+        return not self._values and not other._values and self._rules == other._rules
 
     def decode(
         self, buffers: Sequence[pa.Buffer], places: Ints, rows: Ints, partitions: Ints | None

@@ -6,7 +6,7 @@ all shards together cover every remaining row of the epoch, so these rows can be
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +25,7 @@ from dask_tfrecord.feed.epoch_order import (
     rows_of_shard,
     total_size,
 )
+from dask_tfrecord.feed.mixed_source import MixedSource
 
 State: TypeAlias = dict[str, Any]
 
@@ -52,15 +53,16 @@ class Share(NamedTuple):
 class Beginning:
     """The start of an iteration: the shard, the part of the shard, and the rows to return.
 
-    ``sequences`` contains the rows of each sequence, in order. Without ``elastic=``, there is one sequence,
-    which contains the rows of the part. With ``elastic=``, all parts of a shard have the same sequences, and
-    return their batches in turns: ``skip`` batches of other parts come before the first one of this part. A
-    batch has up to ``step`` rows of each sequence.
+    ``sequences`` contains the rows of each sequence, in order: the spans of the sequence, or what remains of
+    a sequence of a mixture. Without ``elastic=``, there is one sequence, which contains the rows of the part.
+    With ``elastic=``, all parts of a shard have the same sequences, and return their batches in turns:
+    ``skip`` batches of other parts come before the first one of this part. A batch has up to ``step`` rows of
+    each sequence.
     """
 
     shard: Share
     part: Share
-    sequences: list[list[Span]]
+    sequences: list[Any]
     step: int
     skip: int = 0
 
@@ -69,9 +71,8 @@ class Beginning:
         return [span for spans in self.sequences for span in spans]
 
 
-def describe(
-    plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Sequence[Span]], skip: int = 0
-) -> State:
+def describe(plan: Plan, epoch: int, begun: Beginning, remaining: list[Any], skip: int = 0) -> State:
+    """Return a state. ``remaining`` contains what the state stores of each sequence."""
     return sealed(
         {
             "version": _STATE_VERSION,
@@ -83,13 +84,14 @@ def describe(
             "part": list(begun.part),
             "step": begun.step,
             "skip": skip,
-            "remaining": [[_numbers(span) for span in spans] for spans in remaining],
+            "remaining": remaining,
         }
     )
 
 
-def _numbers(span: Span) -> list[int]:
-    return [one for one in span if one is not None]
+def stored_spans(spans: Sequence[Span]) -> list[list[int]]:
+    """Return what a state stores of some spans."""
+    return [[one for one in span if one is not None] for span in spans]
 
 
 def sealed(state: State) -> State:
@@ -119,6 +121,14 @@ def _checksum(state: State) -> str:
 
 def _arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments that a resumed iteration must repeat."""
+    if isinstance(plan.source, MixedSource):
+        return {
+            "columns": plan.source.schema.names,
+            "seed": plan.seed,
+            "until": plan.source.until,
+            "weights": list(plan.source.weights),
+            "sources": [[one.shuffle, one.seed, one.shuffle_buffer] for one in plan.source.plans],
+        }
     found = {
         "columns": plan.source.schema.names,
         "shuffle": plan.shuffle,
@@ -148,8 +158,16 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
         raise TFRecordError(
             "start= is not a state of iter_batches, or the state was changed", "pass its `state` unchanged"
         )
+    is_mixture = isinstance(plan.source, MixedSource)
+    if any(isinstance(state["source"], list) != is_mixture for state in states):
+        kinds = ("one source", "a mixture") if is_mixture else ("a mixture", "one source")
+        raise TFRecordError("the state belongs to {}, and not to {}".format(*kinds), "pass the same sources")
     if any(state["source"] != plan.source.fingerprint for state in states):
-        plan = _older_plan(plan, states)
+        plan = (
+            _older_mixture(plan, states)
+            if is_mixture
+            else _older_plan(plan, {(state["source_version"], state["source"]) for state in states})
+        )
     for state in states:
         _check_arguments(plan, state)
         if state["epoch"] != epoch:
@@ -165,8 +183,24 @@ def epoch_of(start: Any) -> int:
     return epoch if isinstance(epoch, int) else 0
 
 
-def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
-    (version, source), *others = {(state["source_version"], state["source"]) for state in states}
+def _older_mixture(plan: Plan, states: Sequence[State]) -> Plan:
+    """Return a plan that reads each source of a mixture in the version of the states."""
+    mixture = plan.source
+    assert isinstance(mixture, MixedSource)
+    count = len(mixture.plans)
+    if any(not isinstance(state["source"], list) or len(state["source"]) != count for state in states):
+        raise TFRecordError("the state belongs to other sources", "pass the same mixture of sources")
+    plans = []
+    for index, one in enumerate(mixture.plans):
+        found = {(state["source_version"][index], state["source"][index]) for state in states}
+        is_same = found == {(one.source.version, one.source.fingerprint)}
+        plans.append(one if is_same else _older_plan(one, found))
+    return replace(plan, source=replace(mixture, plans=tuple(plans)))
+
+
+def _older_plan(plan: Plan, found: set[tuple[Any, Any]]) -> Plan:
+    """Return a plan that reads a source as the states do, which found this version and fingerprint of it."""
+    (version, source), *others = found
     problem = "the state belongs to another dataset, or the dataset was rewritten since"
     if others or version is None or version == plan.source.version:
         raise TFRecordError(problem, "pass the same source, or begin the epoch again without start=")
@@ -192,12 +226,16 @@ def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
 def _check_arguments(plan: Plan, state: State) -> None:
     given = _arguments(plan)
     for name, value in state["arguments"].items():
-        if value != given[name]:
-            raise TFRecordError(
-                f"the state belongs to an iteration with other arguments: {name}={value!r}, "
-                f"and not {name}={given[name]!r}",
-                Remedy(name, value, "continue the iteration"),
-            )
+        if value == given[name]:
+            continue
+        if name in ("weights", "sources"):
+            problem = f"the state belongs to a mixture with other {name}: {value!r}, and not {given[name]!r}"
+            raise TFRecordError(problem, "pass the same sources, with the same weights and shuffles")
+        raise TFRecordError(
+            f"the state belongs to an iteration with other arguments: {name}={value!r}, "
+            f"and not {name}={given[name]!r}",
+            Remedy(name, value, "continue the iteration"),
+        )
 
 
 def begin(
@@ -209,13 +247,15 @@ def begin(
     shard stopped. If the numbers of shards or parts have changed, the remaining rows are divided anew.
     """
     if plan.elastic is not None:
-        return begin_elastic(plan, plan.elastic, order, shard, part, [_beginning(one) for one in states])
+        return begin_elastic(
+            plan, plan.elastic, order, shard, part, [beginning_of_state(one, _spans) for one in states]
+        )
     if not states:
         order.check_shards(shard[1])
         return _divided(plan, order, [order.every_row], shard, part)
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
-        one = _beginning(state)
+        one = beginning_of_state(state, _spans)
         if begun.setdefault((one.shard, one.part), one) != one:
             raise _not_together(f"two different states of shard {one.shard.number}, part {one.part.number}")
     if any(one.shard.total != shard[1] for one in begun.values()):
@@ -246,8 +286,13 @@ def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) ->
     return any(size % plan.batch_size for size in sizes)
 
 
-def _beginning(state: State) -> Beginning:
-    sequences = [[Span(*span) for span in spans] for spans in state["remaining"]]
+def _spans(stored: Sequence[Sequence[int]]) -> list[Span]:
+    return [Span(*one) for one in stored]
+
+
+def beginning_of_state(state: State, sequence_of: Callable[[Any], Any]) -> Beginning:
+    """Return the position of a state. ``sequence_of`` converts what the state stores of a sequence."""
+    sequences = [sequence_of(one) for one in state["remaining"]]
     return Beginning(Share(*state["shard"]), Share(*state["part"]), sequences, state["step"], state["skip"])
 
 
@@ -307,12 +352,32 @@ def begin_elastic(
 
     ``begun`` are the states from which the iteration continues.
     """
+
+    def whole(index: int) -> list[Span]:
+        return order.begin_small(_of_sequence(plan, count, order, index))
+
+    return begin_sequences(plan, count, shard, part, whole, begun, total_size)
+
+
+def begin_sequences(
+    plan: Plan,
+    count: int,
+    shard: Fraction,
+    part: Fraction,
+    whole: Callable[[int], Any],
+    begun: Sequence[Beginning],
+    size: Callable[[Any], int],
+) -> Beginning:
+    """Return what remains of those of ``count`` sequences that a shard reads.
+
+    ``whole`` returns all rows of a sequence, given its index. ``size`` counts the rows that remain of a
+    sequence. ``begun`` are the states from which the iteration continues.
+    """
     own = range(shard[0], count, shard[1])
     step = rows_of_each(plan.batch_size, count, shard)
     shares = Share(*shard, _whole([], plan.uneven)), Share(*part, _whole([], step))
     if not begun:
-        sequences = [order.begin_small(_of_sequence(plan, count, order, index)) for index in own]
-        return Beginning(*shares, sequences, step, part[0])
+        return Beginning(*shares, [whole(index) for index in own], step, part[0])
     if len({(one.shard, one.part) for one in begun}) < len(set(map(repr, begun))):
         raise _not_together("different states of one part of one shard")
     shards = {one.shard for one in begun}
@@ -325,10 +390,11 @@ def begin_elastic(
     same = [one for one in begun if one.shard == shares[0]]
     if len({one.part for one in same}) == 1 < part[1] and same[0].part[:2] == part:
         return _of_worker(same[0], len(own), step)
-    newest: dict[int, list[Span]] = {}
+    newest: dict[int, Any] = {}
     for one in shards:
-        newest |= zip(range(one.number, count, one.total), _newest(begun, one), strict=True)
-    _check_steps(plan, count, order, newest)
+        newest |= zip(range(one.number, count, one.total), _newest(begun, one, size), strict=True)
+    sizes = {index: size(whole(index)) for index in newest}
+    _check_steps(sizes, {index: sizes[index] - size(rest) for index, rest in newest.items()})
     return Beginning(*shares, [newest[index] for index in own], step, part[0])
 
 
@@ -345,16 +411,16 @@ def _of_worker(begun: Beginning, sequences: int, step: int) -> Beginning:
     return begun
 
 
-def _newest(begun: Sequence[Beginning], shard: Share) -> list[list[Span]]:
+def _newest(begun: Sequence[Beginning], shard: Share, size: Callable[[Any], int]) -> list[Any]:
     """Return the sequences of a shard in the state of the part that is furthest on.
 
     Raise if a part has not returned one of its batches before this position.
     """
     parts = [one for one in begun if one.shard == shard]
     _check_complete([one.part for one in parts], f"shard {shard.number}, part")
-    newest = min(parts, key=lambda one: total_size(one.spans)).sequences
+    newest: list[Any] = min(parts, key=lambda one: sum(map(size, one.sequences))).sequences
     for one in parts:
-        sizes = [(total_size(old), total_size(new)) for old, new in zip(one.sequences, newest, strict=True)]
+        sizes = [(size(old), size(new)) for old, new in zip(one.sequences, newest, strict=True)]
         if any(old - new - one.skip * one.step >= one.step for old, new in sizes):
             raise _not_together(f"states of different steps of shard {shard.number}")
     return newest
@@ -422,10 +488,8 @@ def steps_of(plan: Plan, order: Order, begun: Beginning) -> Steps:
     return Steps(size, left, count, *turns)
 
 
-def _check_steps(plan: Plan, count: int, order: Order, left: dict[int, list[Span]]) -> None:
+def _check_steps(sizes: dict[int, int], taken: dict[int, int]) -> None:
     """Raise unless the same number of rows was taken from each sequence, or all rows of a shorter one."""
-    sizes = {index: total_size(_of_sequence(plan, count, order, index)) for index in left}
-    taken = {index: sizes[index] - total_size(spans) for index, spans in left.items()}
     newest = max(taken.values())
     if any(one != min(newest, sizes[index]) for index, one in taken.items()):
         raise _not_together("states of different steps")

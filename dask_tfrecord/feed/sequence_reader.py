@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, RecordWindow
+from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, RecordWindow, WindowMemory
 from dask_tfrecord.feed.batch_statistics import Counters
 from dask_tfrecord.feed.epoch_order import Order, Prefetch, Slice, Span, Window
 from dask_tfrecord.feed.look_ahead import Depth, LookAhead, PieceReader
@@ -82,18 +82,28 @@ class SequenceReader:
     """Read the rows of sequences of one source.
 
     Call `ready` to load rows, and `take` to decode some of the rows that are ready. ``chains`` contains the
-    rows of each sequence. All orders of the chains divide the same pieces of the source.
+    rows of each sequence. All orders of the chains divide the same pieces of the source. ``share`` is the
+    part of the memory and of the threads that this reader may use. Several readers may share ``memory``.
+    ``records`` decodes the records, or is None if the windows contain decoded rows.
     """
 
-    def __init__(self, source: Any, prefetch: Prefetch, chains: Sequence[Chain], counters: Counters) -> None:
+    def __init__(
+        self,
+        source: Any,
+        prefetch: Prefetch,
+        chains: Sequence[Chain],
+        counters: Counters,
+        share: float = 1.0,
+        memory: WindowMemory | None = None,
+    ) -> None:
         self._source, self._chains = source, chains
         order = next(iter(chains[0]))[0]
         keeps = isinstance(source, DatasetSource) and source.keeps_records
-        self._records: RecordReader | None = None
+        self.records: RecordReader | None = None
         if keeps and (order.seed is not None or len(chains) > 1):
-            self._records = RecordReader(source, counters.requests)
+            self.records = RecordReader(source, memory or WindowMemory(), counters.requests)
         self._ahead: LookAhead[Any] | None = None
-        pieces = self._pieces(prefetch, order, counters)
+        pieces = self._pieces(prefetch, order, counters, share)
         self._windows = [
             self._load(index, chain, one)
             for index, (chain, one) in enumerate(zip(chains, pieces, strict=True))
@@ -155,14 +165,20 @@ class SequenceReader:
         for each step. The rows of the other steps are taken, but not returned.
         """
         is_one = len(self._chains) == 1 and is_kept is None
-        order = None if is_one else _interleaved(counts, is_kept)
-        parts: list[tuple[Any, int, int]] = []
-        for index, count in enumerate(counts.sum(axis=0).tolist()):
-            parts += self._taken_parts(index, count)
-        if self._records is not None:
-            return self._records.decode(parts, order)
-        table = _joined([rows.slice(start, stop - start) for rows, start, stop in parts])
-        return table if order is None else _in_order(table, order)
+        order = None if is_one else interleaved(counts, is_kept)
+        parts = self.take_parts(counts)
+        if self.records is not None:
+            return self.records.decode(parts, order)
+        table = joined([rows.slice(start, stop - start) for rows, start, stop in parts])
+        return table if order is None else in_order(table, order)
+
+    def take_parts(self, counts: Ints) -> list[tuple[Any, int, int]]:
+        """Take rows without decoding them. Return ranges of rows of windows, in the order of the sequences.
+
+        A range is a window, and the indices of its first row and of the row after its last row.
+        """
+        each = enumerate(counts.sum(axis=0).tolist())
+        return [part for index, count in each for part in self._taken_parts(index, count)]
 
     def _taken_parts(self, index: int, count: int) -> Iterator[tuple[Any, int, int]]:
         queue = self._queues[index]
@@ -198,24 +214,26 @@ class SequenceReader:
     def _rows_of(self, order: Order, window: Window[Any]) -> pa.Table | RecordWindow:
         numbers = None if order.seed is None else order.permutation(window.span.start, window.count)
         pieces, window.pieces = window.pieces, []
-        if self._records is not None:
-            return RecordWindow(pieces, numbers)
-        table = _joined(pieces)
-        return table if numbers is None else _in_order(table, numbers)
+        if self.records is not None:
+            return RecordWindow(self._source, pieces, numbers)
+        table = joined(pieces)
+        return table if numbers is None else in_order(table, numbers)
 
-    def _pieces(self, prefetch: Prefetch, order: Order, counters: Counters) -> list[Iterator[Any]]:
+    def _pieces(
+        self, prefetch: Prefetch, order: Order, counters: Counters, share: float
+    ) -> list[Iterator[Any]]:
         """Return the rows of the slices of each sequence."""
         source = self._source
         decode = partial(source.read, counts=counters.requests)
-        read = decode if self._records is None else self._records.read
+        read = decode if self.records is None else self.records.read
         reader = PieceReader(read, order, counters, _uses(self._chains))
         slices = [_slices(index, chain) for index, chain in enumerate(self._chains)]
         if prefetch.pieces == 0:
             return [_read_now(reader, one, counters) for one in slices]
         stream = None
-        if source.is_remote and self._records is None and order.seed is None and len(slices) == 1:
+        if source.is_remote and self.records is None and order.seed is None and len(slices) == 1:
             stream = partial(source.stream, counts=counters.requests)
-        depth = Depth.of(prefetch, source.is_remote, order, len(slices))
+        depth = Depth.of(prefetch, source.is_remote, order, len(slices), share)
         needed = ((index, piece) for _, index, piece in merge(*slices))
         self._ahead = LookAhead(reader, needed, len(slices), order, depth, counters, stream)
         return [self._ahead.pieces(index) for index in range(len(slices))]
@@ -255,7 +273,7 @@ def _read_now(
         del rows
 
 
-def _interleaved(counts: Ints, is_kept: npt.NDArray[np.bool_] | None) -> Ints:
+def interleaved(counts: Ints, is_kept: npt.NDArray[np.bool_] | None) -> Ints:
     """Return the order of the steps, for rows that are in the order of the sequences."""
     rows = int(counts[0, 0])
     if is_kept is None and (counts == rows).all():
@@ -273,7 +291,7 @@ def _interleaved(counts: Ints, is_kept: npt.NDArray[np.bool_] | None) -> Ints:
     return order
 
 
-def _in_order(table: pa.Table, order: Ints) -> pa.Table:
+def in_order(table: pa.Table, order: Ints) -> pa.Table:
     try:
         return table.combine_chunks().take(pa.array(order))
     except pa.ArrowInvalid as error:  # the rows contain more than 2 GiB of text or bytes
@@ -283,7 +301,7 @@ def _in_order(table: pa.Table, order: Ints) -> pa.Table:
         ) from None
 
 
-def _joined(tables: list[pa.Table]) -> pa.Table:
+def joined(tables: list[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
     table = pa.concat_tables(tables)

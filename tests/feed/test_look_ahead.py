@@ -84,7 +84,7 @@ def test_the_next_window_is_read_while_the_first_one_is_used(
     end = Span(*following.state["remaining"][0][0]).stop  # of the second window
     read, is_read, lock = set(), Event(), Lock()
     batches = iter_batches(path, 1, **how)
-    needed = {one.piece for one in batches._order.slices(Span(start, end))}
+    needed = {one.piece for one in batches._rows._order.slices(Span(start, end))}
     original = DatasetSource._partition
 
     def recorded(source: DatasetSource, piece: int, counts: Any) -> Any:
@@ -328,7 +328,7 @@ def test_the_next_window_is_requested_before_the_first_one_is_used_up(
     remote: str, linked: LinkedStore, how: dict[str, Any]
 ) -> None:
     batches = iter_batches(remote, 1, storage_options=linked.options, **how)
-    order, [*spans] = batches._order, batches._beginning.spans
+    order, [*spans] = batches._rows._order, batches._rows._beginning.spans
     windows = order.windows(spans, iter(one for span in spans for one in order.slices(span)))
     needed = sum(len(window.pieces) for window, _ in zip(windows, range(2), strict=False))
     with linked.link.recording() as traffic, batches:
@@ -381,7 +381,7 @@ def test_rows_that_arrive_in_parts_are_those_of_whole_blocks(
     batches = iter_batches(remote, 90, **how)
     found = [(batch, json.loads(json.dumps(batches.state))) for batch in batches]
     assert [batch for batch, _ in found] == expected
-    assert len(list(iter_batches(remote, batch_mode="auto", **how))) > 2 * len(batches._order.pieces)
+    assert len(list(iter_batches(remote, batch_mode="auto", **how))) > 2 * len(batches._rows._order.pieces)
     for at in (0, len(found) // 2):
         assert list(iter_batches(remote, 90, start=found[at][1], **how)) == expected[at + 1 :]
 

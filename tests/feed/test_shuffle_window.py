@@ -170,8 +170,8 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     kept = []
 
     class Recorded(batch_sources.RecordWindow):
-        def __init__(self, pieces: list[batch_sources.EncodedRows], order: Any) -> None:
-            super().__init__(pieces, order)
+        def __init__(self, source: Any, pieces: list[batch_sources.EncodedRows], order: Any) -> None:
+            super().__init__(source, pieces, order)
             kept.append([piece.nbytes for piece in pieces])
 
     monkeypatch.setattr(sequence_reader, "RecordWindow", Recorded)
