@@ -111,6 +111,8 @@ BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
 Until: TypeAlias = Literal["first", "all"] | int
+# A path, or several sources with their weights.
+PathOrMixture: TypeAlias = PathLike | Sequence[PathLike] | Mapping[Any, float] | Sequence[tuple[Any, float]]
 
 
 class ReadOptionKeywords(TypedDict, total=False):

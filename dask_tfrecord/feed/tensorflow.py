@@ -12,7 +12,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import LastBatch, ReadKeywords, Shuffle, Uneven
+from dask_tfrecord.arguments import LastBatch, PathOrMixture, ReadKeywords, Shuffle, Uneven, Until
 from dask_tfrecord.errors import SchemaError, check_instance
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batches import Batches
@@ -44,7 +44,7 @@ _open: WeakSet[Batches] = WeakSet()
 
 @public_function
 def tensorflow_dataset(
-    path: PathLike | Sequence[PathLike],
+    path: PathOrMixture,
     batch_size: int,
     columns: str | Sequence[str] | None = None,
     label: str | None = None,
@@ -54,6 +54,7 @@ def tensorflow_dataset(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     shard: tuple[int, int] = (0, 1),
     elastic: int | None = None,
+    until: Until | None = None,
     uneven: Uneven = "drop",
     batch_mode: LastBatch = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
@@ -69,8 +70,8 @@ def tensorflow_dataset(
 
     Parameters
     ----------
-    path : str, path-like or list of these
-        A path that `read_tfrecord` accepts.
+    path : str, path-like, list of these, or dict
+        A path that `read_tfrecord` accepts, or the sources of a mixture, as in `mix`.
     batch_size : int
         The number of rows in each batch.
     columns : str or list of str, optional
@@ -90,6 +91,8 @@ def tensorflow_dataset(
     elastic : int, optional
         Divide the rows into this number of sequences, as in `iter_batches`. The k-th batches of all shards
         together then contain the same rows for every number of shards that divides ``elastic``.
+    until : "first", "all" or int, optional
+        Where an epoch of a mixture ends, as in `mix`.
     uneven : "drop", "pad" or "keep", default "drop"
         What to do if the rows cannot be divided equally among the shards, as in `TFRecordBatches`: "drop"
         leaves out rows, and "pad" repeats rows, so that all shards have the same number of batches. "keep"
@@ -162,6 +165,7 @@ def tensorflow_dataset(
         shuffle_buffer=shuffle_buffer,
         uneven=uneven,
         elastic=elastic,
+        until=until,
         cache=cache,
         cache_bytes=cache_bytes,
         **read,

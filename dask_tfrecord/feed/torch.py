@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ChainDataset, Dataset, IterableDataset, default_collate, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, LastBatch, TableKeywords, Uneven
+from dask_tfrecord.arguments import BatchKeywords, LastBatch, PathOrMixture, TableKeywords, Uneven
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
@@ -121,8 +121,8 @@ class TFRecordBatches(IterableDataset[Any]):
 
     Parameters
     ----------
-    path : str, path-like or list of these
-        A path that `read_tfrecord` accepts.
+    path : str, path-like, list of these, or dict
+        A path that `read_tfrecord` accepts, or the sources of a mixture, as in `mix`.
     batch_size : int
         The number of rows in each batch.
     columns : str or list of str, optional
@@ -152,6 +152,8 @@ class TFRecordBatches(IterableDataset[Any]):
         number of ranks that divides ``elastic``, for any number of workers, and after each resume.
         ``batch_size`` must be a multiple of ``elastic // world_size``. Each worker reads the blocks of its
         whole rank, and decodes only its own batches.
+    until : "first", "all" or int, optional
+        Where an epoch of a mixture ends, as in `mix`.
     rank, world_size : int, optional
         The index of this process, and the number of processes. By default, both values come from
         `torch.distributed` when the iteration begins.
@@ -208,7 +210,7 @@ class TFRecordBatches(IterableDataset[Any]):
     @public_function
     def __init__(
         self,
-        path: PathLike | Sequence[PathLike],
+        path: PathOrMixture,
         batch_size: int,
         columns: str | Sequence[str] | None = None,
         label: str | None = None,

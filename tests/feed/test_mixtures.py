@@ -1,6 +1,6 @@
 """A mixture draws each source in its proportion at every row, and resumes exactly.
 
-Modules: feed.mixtures, feed.mixed_source, feed.batches, feed.resume_position.
+Modules: feed.mixtures, feed.mixed_source, feed.batches, feed.resume_position, feed.torch, feed.tensorflow.
 """
 
 import json
@@ -284,6 +284,35 @@ def test_a_resumed_mixture_reads_the_version_of_its_state(
     assert ids(mix(given, 25, shuffle=True, start=state)) == rest
     assert rest
     assert dask_tfrecord.open_dataset(path).version == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loader_for_pytorch_takes_a_mixture(sources: dict[Any, Any], workers: int) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    from dask_tfrecord.feed.torch import TFRecordBatches
+
+    def ids_of(batches: Iterable[Any]) -> list[int]:
+        return [number for batch in batches for number in batch["id"].tolist()]
+
+    def dataset() -> Any:
+        return TFRecordBatches(sources, 64, columns=["id"], shuffle=True, until=800)
+
+    expected = ids(mix(sources, 64, columns=["id"], shuffle=True, until=800))
+    assert ids_of(data.DataLoader(dataset(), batch_size=None, num_workers=workers)) == expected
+    first, second = dataset(), dataset()
+    next(iter(first))
+    second.load_state_dict(first.state_dict())
+    assert len(first) == 13
+    assert ids_of(second) == expected[64:]
+
+
+def test_the_dataset_for_tensorflow_takes_a_mixture(sources: dict[Any, Any]) -> None:
+    pytest.importorskip("tensorflow")
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    dataset = tensorflow_dataset(sources, 64, columns=["id"], shuffle=True, until=800)
+    found = [number for batch in dataset for number in batch["id"].numpy().tolist()]
+    assert found == ids(mix(sources, 64, columns=["id"], shuffle=True, until=800))
 
 
 # -- Sources -------------------------------------------------------------------------------------------------
