@@ -50,6 +50,7 @@ def main() -> None:
     ours = tensorflow_dataset(path, 32, ["image"], "label")
     files = dask_tfrecord.open_dataset(path).files["path"].to_pylist()
     parsed = tf.data.TFRecordDataset(files).batch(32).map(spec.parse)
+    parsed = parsed.apply(tf.data.experimental.assert_cardinality(len(ours)))
 
     found = {
         "NumPy arrays": accuracy(TRAINING.images, TRAINING.labels, batch_size=32),
