@@ -124,7 +124,7 @@ class TFRecordBatches(IterableDataset[Any]):
     path : str, path-like, list of these, or dict
         A path that `read_tfrecord` accepts, or the sources of a mixture, as in `mix`.
     batch_size : int
-        The number of rows in each batch.
+        The number of rows in each batch of this rank.
     columns : str or list of str, optional
         The columns of an element, besides the label. By default, all columns are read.
     label : str, optional
@@ -277,6 +277,25 @@ class TFRecordBatches(IterableDataset[Any]):
             return self._workers.total()
         return BatchStatistics() if self._batches is None else self._batches.statistics
 
+    @property
+    def drawn(self) -> dict[str, int]:
+        """How many rows of each source of a mixture the newest iteration of this process has returned.
+
+        Raises
+        ------
+        TFRecordError
+            If the dataset is not a mixture, or if worker processes iterate over the dataset.
+        """
+        self._refuse_workers()
+        return (self._batches or self._open(Start(0))).drawn
+
+    def _refuse_workers(self) -> None:
+        if get_worker_info() is None and self._epochs.is_in_workers:
+            raise TFRecordError(
+                "the workers of a DataLoader read the dataset, and only they know their positions",
+                "call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
+            )
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iteration as a JSON-compatible dict.
 
@@ -286,12 +305,8 @@ class TFRecordBatches(IterableDataset[Any]):
             If worker processes iterate over the dataset, because this process does not know the positions of
             the workers.
         """
+        self._refuse_workers()
         worker, part = _worker()
-        if worker is None and self._epochs.is_in_workers:
-            raise TFRecordError(
-                "the workers of a DataLoader read the dataset, and only they know their positions",
-                "call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
-            )
         start, batches = self._epochs.waiting(worker), self._batches
         if start is not None:
             batches = self._open(start, part) if start.states else None

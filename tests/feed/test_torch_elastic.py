@@ -5,6 +5,7 @@ Modules: feed.torch, feed.epochs.
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,43 @@ def test_a_worker_that_knows_only_its_own_state_keeps_the_batch_size(path: str) 
     assert set().union(*found, *steps_of([loader_of(batches, 2, [state])])) == set().union(
         *steps_of_one(path, None)
     )
+
+
+@pytest.mark.parametrize("elastic", [None, 6])
+def test_a_mixture_has_one_order_and_resumes_in_workers(
+    path: str, tmp_path: Path, elastic: int | None
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    other = str(tmp_path / "other")
+    frame = pd.DataFrame({"id": np.arange(5000, 5200)})
+    dask_tfrecord.to_tfrecord(frame, other, write_options={"max_rows_per_file": 60})
+
+    def loader(workers: int, states: Any = None) -> Any:
+        given: dict[str, Any] = {"until": "all", "shuffle": True, "seed": 1, "elastic": elastic}
+        batches = TFRecordBatches({path: 0.75, other: 0.25}, 60, shuffle_buffer=200, **given)
+        return loader_of(batches, workers, states, stateful.StatefulDataLoader)
+
+    whole = loader(0)
+    expected = [batch["id"].tolist() for batch in whole]
+    drawn = whole.dataset.drawn
+    assert list(drawn) == [path, other]
+    assert sum(drawn.values()) == sum(map(len, expected)) >= ROWS
+    assert drawn[other] == sum(row >= 5000 for batch in expected for row in batch)
+    assert drawn[other] == pytest.approx(sum(drawn.values()) / 4, abs=12)
+    assert {row for batch in expected for row in batch} == {*range(ROWS), *range(5000, 5200)}
+    first = loader(2)
+    iterator = iter(first)
+    assert [next(iterator)["id"].tolist() for _ in range(5)] == expected[:5]
+    state = saved(first)
+    with pytest.raises(TFRecordError, match="only they know their positions"):
+        _ = first.dataset.drawn
+    for resumed in (loader(1, [state]), loader(0, state)):
+        assert [batch["id"].tolist() for batch in resumed] == expected[5:]
+    own = loader(2)
+    own.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in own] == expected[5:]
+
+
+def test_what_was_drawn_needs_a_mixture(path: str) -> None:
+    with pytest.raises(TFRecordError, match="of a mixture"):
+        _ = rank_of(path, 0, 1).drawn
