@@ -22,7 +22,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, BatchMode, LastBatch, Uneven
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
+from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.epoch_order import (
     BATCH_ROWS,
@@ -570,9 +570,13 @@ def _in_steps(reader: SequenceReader, steps: Steps) -> Generator[_Positioned, No
     step, own = 0, steps.skip
     while own < steps.count:
         before = reader.taken
-        after = before + reader.ready(steps.taken(own + 1) - before)
+        together = max(1, reader.rows_together // (steps.size * len(before)))
+        last = min(own + (together - 1) * steps.stride + 1, steps.count)
+        after = before + reader.ready(steps.taken(own + 1) - before, steps.taken(last) - before)
         # The number of steps whose rows are ready.
         ready = int(np.where(after < steps.left, after // steps.size, steps.count).min())
+        if ready <= own:
+            raise FileChangedError("a file has fewer rows than when the dataset was opened")
         together = max(1, reader.rows_together // (steps.size * len(after)))
         following = range(own, min(ready, own + together * steps.stride), steps.stride)
         numbers = np.arange(step, following[-1] + 1)

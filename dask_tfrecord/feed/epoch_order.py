@@ -377,6 +377,13 @@ def total_size(spans: Sequence[Span]) -> int:
     return sum(span.size for span in spans)
 
 
+class _End:
+    """Marks the end of an iterator that may yield None."""
+
+
+_END = _End()
+
+
 @dataclass
 class Window(Generic[Piece]):
     """The pieces that are shuffled together, the range of shuffled rows to use, and the spans that follow."""
@@ -492,10 +499,17 @@ class Order:
         raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
     def windows(self, spans: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
+        """Divide spans into windows. For each slice of the spans, ``pieces`` yields the slice or its rows."""
+        return (window for window in self.ready_windows(spans, pieces) if window is not None)
+
+    def ready_windows(
+        self, spans: Sequence[Span], pieces: Iterator[Piece | None]
+    ) -> Iterator[Window[Piece] | None]:
         """Divide spans into windows. For each slice of the spans, ``pieces`` yields the slice or its rows.
 
-        If the rows are counted and not shuffled, ``pieces`` may yield the rows of a slice in parts. Each part
-        is a window.
+        If ``pieces`` yields None, because the next rows are not ready, the method yields None too. If the
+        rows are counted and not shuffled, ``pieces`` may yield the rows of a slice in parts. Each part is a
+        window.
         """
         for number, span in enumerate(spans, 1):
             if self.seed is None and self.is_counted:
@@ -505,7 +519,10 @@ class Order:
             found: list[Piece] = []
             count, size, start = 0, 0, span.start
             for at in range(1, len(slices) + 1):
-                found.append(next(pieces))
+                while (piece := next(pieces)) is None:
+                    yield None
+                found.append(piece)
+                del piece
                 count += found[-1].num_rows
                 size += found[-1].nbytes
                 is_last, window = at == len(slices), slices[at - len(found) : at]
@@ -524,9 +541,17 @@ class Order:
                     yield Window(rest, found, count, first, last, following)
                 found, count, size, start = [], 0, 0, stop
 
-    def _parts(self, span: Span, others: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
+    def _parts(
+        self, span: Span, others: Sequence[Span], pieces: Iterator[Piece | None]
+    ) -> Iterator[Window[Piece] | None]:
         start = span.start
-        while start < span.stop and (part := next(pieces, None)) is not None:
+        while start < span.stop:
+            part = next(pieces, _END)
+            if isinstance(part, _End):  # a file has fewer rows than it had
+                return
+            if part is None:
+                yield None
+                continue
             count, stop = part.num_rows, start + part.num_rows
             following = [*([Span(stop, span.stop)] if stop < span.stop else []), *others]
             if count:

@@ -82,6 +82,7 @@ class _Ahead(Generic[Rows]):
     def __init__(self, piece: Slice, cost: int) -> None:
         self.piece, self.cost, self.num_rows = piece, cost, piece.num_rows
         self.nbytes = self.all_bytes = self.all_rows = 0
+        self.has_failed = False
         self.whole: Rows | None = None  # other slices of the piece, which are read next, share its memory
         self.found: SimpleQueue[tuple[Rows | BaseException | None, bool]] = SimpleQueue()
 
@@ -174,19 +175,31 @@ class LookAhead(Generic[Rows]):
         self._in_memory = self._in_files = 0  # the sizes of all pieces that were read
         self._running = 0  # the number of threads that read a piece
         self._awaited: int | None = None  # the sequence whose first piece the program waits for
+        self.waits = True  # False if `pieces` yields None in place of waiting for rows
         self._is_closed = False
         self._pool = ThreadPoolExecutor(depth.threads, thread_name_prefix="dask_tfrecord-read")
         counters.add_ahead(self._ahead)
 
-    def pieces(self, sequence: int) -> Generator[Rows, None, None]:
-        """Yield the rows of a sequence, until it has no more slices."""
-        while self._begin_first(sequence):
+    def pieces(self, sequence: int) -> Generator[Rows | None, None, None]:
+        """Yield the rows of a sequence, until it has no more slices.
+
+        Yield None if the next rows are not ready and ``waits`` is False.
+        """
+        while True:
+            while not self.waits and not self._is_ready(sequence):
+                yield None
+            if not self._begin_first(sequence):
+                return
             is_last = False
             while not is_last:
                 rows, is_last = self._take(sequence)
                 if rows is not None:
                     yield rows
                 del rows
+
+    def _is_ready(self, sequence: int) -> bool:
+        pieces = self._of_sequence[sequence]
+        return bool(pieces) and not pieces[0].has_failed and not pieces[0].found.empty()
 
     def close(self) -> None:
         # Python may delete the iterator while this thread has a lock of this object, so this method takes no
@@ -342,6 +355,7 @@ class LookAhead(Generic[Rows]):
     def _finished(self, one: _Ahead[Rows], rows: Rows | BaseException | None) -> Rows | BaseException | None:
         """Count what a slice takes, and return its rows."""
         if isinstance(rows, BaseException):
+            one.has_failed = True
             return rows
         found = None
         if rows is not None:

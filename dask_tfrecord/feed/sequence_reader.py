@@ -60,10 +60,10 @@ class Position(NamedTuple):
 
 
 def _remaining(marks: Sequence[Mark], taken: int) -> tuple[int, list[Span]]:
-    for mark in marks:
-        if mark.end > taken:
-            return mark.link, [mark.span.after(taken - mark.begin), *mark.following]
-    return marks[-1].link, marks[-1].following
+    # A state does not say whether the next window was loaded.
+    mark = next(mark for mark in marks if mark.end >= taken)
+    left = mark.following if mark.end == taken else [mark.span.after(taken - mark.begin), *mark.following]
+    return mark.link, left
 
 
 def beginning_of(sequences: Iterable[list[Span]]) -> Position:
@@ -148,15 +148,23 @@ class SequenceReader:
         queue = self._queues[0]
         return queue[0].stop - queue[0].start if queue else 0
 
-    def ready(self, wanted: Ints) -> Ints:
-        """Load windows until at least ``wanted[s]`` rows of each sequence ``s`` can be taken.
+    def ready(self, least: Ints, most: Ints | None = None) -> Ints:
+        """Load windows until at least ``least[s]`` rows of each sequence ``s`` can be taken.
 
-        Return how many rows of each sequence can be taken: less than wanted only at the end of a sequence.
+        Load windows for ``most`` rows only if they can be loaded without waiting. Return how many rows of
+        each sequence can be taken: fewer than ``least`` only at the end of a sequence.
         """
+        self._load_windows(least)
+        if most is not None and self._ahead is not None:
+            self._ahead.waits = False
+            self._load_windows(most)
+            self._ahead.waits = True
+        return self._ready.copy()
+
+    def _load_windows(self, wanted: Ints) -> None:
         for index in np.flatnonzero(self._ready < wanted).tolist():
             while self._ready[index] < wanted[index] and next(self._windows[index], False):
                 pass
-        return self._ready.copy()
 
     def take(self, counts: Ints, is_kept: npt.NDArray[np.bool_] | None = None) -> pa.Table:
         """Decode rows that are ready, in the order of the steps, and within a step of the sequences.
@@ -194,17 +202,20 @@ class SequenceReader:
                 queue.popleft()
 
     def _load(self, index: int, chain: Chain, pieces: Iterator[Any]) -> Generator[bool, None, None]:
-        """Load the windows of a sequence, one at a time."""
+        """Load the windows of a sequence, one at a time. Yield False if the next window is not ready."""
         begin = 0
         for link, (order, spans) in enumerate(chain):
-            for window in order.windows(spans, pieces):
+            for window in order.ready_windows(spans, pieces):
+                if window is None:
+                    yield False
+                    continue
                 rows = self._rows_of(order, window)
                 self._loaded_rows += rows.num_rows
                 self._loaded_bytes += rows.nbytes
                 self._queues[index].append(_Loaded(rows, window.first, window.last))
                 del rows
                 count, taken = window.last - window.first, int(self._taken[index])
-                marks = [mark for mark in self._marks[index] if mark.end > taken]
+                marks = [mark for mark in self._marks[index] if mark.end >= taken]
                 self._marks[index] = (*marks, Mark(begin, begin + count, link, window.span, window.following))
                 begin += count
                 self._ready[index] += count
