@@ -48,7 +48,6 @@ _FRAMEWORKS = {
     "torch": re.compile(r"(import|from) torch\b|feed\.torch"),
     "torchdata": re.compile(r"(import|from) torchdata"),
     "grain": re.compile(r"import grain"),
-    "PIL": re.compile(r"from PIL"),
 }
 
 
