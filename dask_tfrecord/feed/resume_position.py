@@ -391,9 +391,11 @@ def begin_sequences(
     if len({one.part for one in same}) == 1 < part[1] and same[0].part[:2] == part:
         return _of_worker(same[0], len(own), step)
     newest: dict[int, Any] = {}
+    sizes = {index: size(whole(index)) for index in range(count)}
     for one in shards:
-        newest |= zip(range(one.number, count, one.total), _newest(begun, one, size), strict=True)
-    sizes = {index: size(whole(index)) for index in newest}
+        indices = range(one.number, count, one.total)
+        longer = [sizes[index] - sizes[0] for index in indices]  # the first sequence is the shortest one
+        newest |= zip(indices, _newest(begun, one, size, longer), strict=True)
     _check_steps(sizes, {index: sizes[index] - size(rest) for index, rest in newest.items()})
     return Beginning(*shares, [newest[index] for index in own], step, part[0])
 
@@ -411,17 +413,23 @@ def _of_worker(begun: Beginning, sequences: int, step: int) -> Beginning:
     return begun
 
 
-def _newest(begun: Sequence[Beginning], shard: Share, size: Callable[[Any], int]) -> list[Any]:
+def _newest(
+    begun: Sequence[Beginning], shard: Share, size: Callable[[Any], int], longer: Sequence[int]
+) -> list[Any]:
     """Return the sequences of a shard in the state of the part that is furthest on.
 
-    Raise if a part has not returned one of its batches before this position.
+    Raise if a part has not returned one of its batches before this position. ``longer`` counts the rows by
+    which each sequence is longer than the shortest one. Such rows are not in every step of an epoch.
     """
     parts = [one for one in begun if one.shard == shard]
     _check_complete([one.part for one in parts], f"shard {shard.number}, part")
     newest: list[Any] = min(parts, key=lambda one: sum(map(size, one.sequences))).sequences
     for one in parts:
-        sizes = [(size(old), size(new)) for old, new in zip(one.sequences, newest, strict=True)]
-        if any(old - new - one.skip * one.step >= one.step for old, new in sizes):
+        passed = [
+            size(old) - max(size(new), more)
+            for old, new, more in zip(one.sequences, newest, longer, strict=True)
+        ]
+        if any(rows - one.skip * one.step >= one.step for rows in passed):
             raise _not_together(f"states of different steps of shard {shard.number}")
     return newest
 
