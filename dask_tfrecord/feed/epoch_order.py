@@ -248,6 +248,7 @@ def _check_elastic(source: Source, sequences: int, batch_mode: BatchMode) -> Non
         problem = f"elastic={sequences} has no effect with batch_mode='auto', whose batches have any size"
         raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"), without)
     check_sequences(sequences, sum(source.counts or ()))
+    _warn_of_large_blocks(source, sequences)
 
 
 def check_sequences(count: int, rows: int) -> None:
@@ -256,6 +257,18 @@ def check_sequences(count: int, rows: int) -> None:
         without = Remedy("elastic", None, "divide the rows anew for each number of shards")
         problem = f"elastic={count:,} divides {rows:,} rows into more sequences than there are rows"
         raise TFRecordError(problem, "take fewer sequences", without)
+
+
+def _warn_of_large_blocks(source: DatasetSource, sequences: int) -> None:
+    """Warn if many large blocks, such as whole gzip files of other tools, would be in memory."""
+    sizes = np.sort(source.dataset.partitions.sizes)[-sequences:]
+    if sizes.sum() <= WINDOW_BYTES or sizes[-1] <= _SEQUENTIAL_BYTES:
+        return
+    problem = (
+        f"elastic={sequences} keeps up to {len(sizes):,} blocks in memory at the same time, and the largest "
+        f"one has {sizes[-1]:,} stored bytes; a write with to_tfrecord makes small blocks"
+    )
+    warn_caller(RemedyWarning(problem, [Remedy("elastic", None, "keep fewer blocks in memory")]))
 
 
 def check_buffer(kind: Shuffle | None, buffer: int) -> None:

@@ -3,20 +3,26 @@
 Modules: feed.resume_position, feed.sequence_reader, feed.batches.
 """
 
+import gzip
 import json
+import os
 import random
+import warnings
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
+from dask_tfrecord.errors import RemedyWarning
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batches import Batches, iter_batches
@@ -183,8 +189,11 @@ def test_states_that_do_not_belong_together_are_refused(paths: dict[Any, str]) -
     assert "elastic=6" in error(given, elastic=None)
     assert "uneven='keep'" in error(given, uneven="drop")
     plan = plan_batches(path, 6, surface=iter_batches, **how)
-    with pytest.raises(TFRecordError, match="worker 1 of 2 was taken with batch_size=3"):
+    with pytest.raises(TFRecordError, match="worker 1 of 2 was taken with batch_size=3") as raised:
         Batches(plan, 1, (0, 2), (1, 2), given[1])
+    [remedy] = raised.value.remedies
+    plan_of_worker = plan_batches(path, remedy.value, surface=iter_batches, **how)
+    assert len(Batches(plan_of_worker, 1, (0, 2), (1, 2), given[1])) == len(grid[0][1]) - 1
     with pytest.raises(TFRecordError, match="belongs to shard 0, and not to shard 1"):
         Batches(plan, 1, (1, 2), (1, 2), given[1])
 
@@ -221,3 +230,22 @@ def test_sequences_of_one_rank_read_a_piece_that_they_share_once(
     assert sorted(found) == list(range(403))
     assert len(read) > 3
     assert sorted(read) == sorted(set(read))
+
+
+def test_large_blocks_of_many_sequences_cause_a_warning(tmp_path: Path) -> None:
+    """A gzip file of another tool is one block, which cannot be read in parts."""
+    rows = 600
+    source = tmp_path / "source"
+    dask_tfrecord.to_tfrecord(pa.table({"id": range(rows), "bytes": [os.urandom(90)] * rows}), source)
+    files = {f"{number}.gz": path.read_bytes() for number, path in enumerate(source.glob("part-*"))}
+    for name, content in {**files, "again.gz": b"".join(files.values())}.items():
+        (tmp_path / name).write_bytes(gzip.compress(content, 0))
+    paths = [str(path) for path in tmp_path.glob("*.gz")]
+    with pytest.warns(RemedyWarning, match="keeps up to 2 blocks in memory at the same time") as caught:
+        batches = iter_batches(paths, 24, elastic=8)
+    assert sorted(row for one in batches for row in one["id"].to_pylist()) == sorted([*range(rows)] * 2)
+    [remedy] = caught[0].message.remedies
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        iter_batches(paths, 24, **{remedy.keyword: remedy.value})
+        iter_batches(source, 24, elastic=8)
