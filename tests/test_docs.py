@@ -48,6 +48,7 @@ _FRAMEWORKS = {
     "torch": re.compile(r"(import|from) torch\b|feed\.torch"),
     "torchdata": re.compile(r"(import|from) torchdata"),
     "grain": re.compile(r"import grain"),
+    "jax": re.compile(r"import jax"),
 }
 
 
