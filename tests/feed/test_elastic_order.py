@@ -257,6 +257,19 @@ def test_states_of_different_steps_are_refused(paths: dict[str, str]) -> None:
     assert begin(3, 1, [one.state for [one] in running])
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_a_finished_epoch_resumes_as_finished(paths: dict[str, str], mode: Any, workers: int) -> None:
+    """The 25 rows are in sequences of 8 and 9 rows, so with ``batch_mode="drop"`` one row is dropped."""
+    plan = plan_batches(paths["tiny"], 3, surface=iter_batches, elastic=3, batch_mode=mode)
+    running = [Batches(plan, part=(worker, workers)) for worker in range(workers)]
+    assert sum(len(ids(batch)) for one in running for batch in one) == (25 if mode == "keep" else 24)
+    states = [one.state for one in running]
+    for ranks in (1, 3):
+        again = plan_batches(paths["tiny"], 3 // ranks, surface=iter_batches, elastic=3, batch_mode=mode)
+        assert [len(Batches(again, 0, (rank, ranks), start=states)) for rank in range(ranks)] == [0] * ranks
+
+
 @pytest.mark.parametrize(
     ("how", "fits"),
     [
