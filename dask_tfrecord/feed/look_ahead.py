@@ -233,7 +233,7 @@ class LookAhead(Generic[Rows]):
                 self._num_rows -= first.num_rows
         del first
         if is_last:
-            self._begin_pieces()
+            self.begin()
         return rows, is_last
 
     def _begin_first(self, sequence: int) -> bool:
@@ -242,10 +242,10 @@ class LookAhead(Generic[Rows]):
         Return False if the sequence has no more pieces.
         """
         self._awaited = sequence
-        self._begin_pieces()
+        self.begin()
         return bool(self._of_sequence[sequence])
 
-    def _begin_pieces(self) -> None:
+    def begin(self) -> None:
         """Start as many threads as may read now. Only the thread that takes the pieces starts others."""
         while True:
             with self._lock:

@@ -19,7 +19,16 @@ from dask_tfrecord.codec import Ints, choose_turns
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.batch_sources import RecordReader, WindowMemory
 from dask_tfrecord.feed.batch_statistics import Counters
-from dask_tfrecord.feed.epoch_order import Fraction, Order, Plan, Span, rows_of_shard, stream
+from dask_tfrecord.feed.epoch_order import (
+    Fraction,
+    Order,
+    Plan,
+    Span,
+    part_of,
+    rows_of_shard,
+    stream,
+    total_size,
+)
 from dask_tfrecord.feed.mixed_source import MixedSource, first_deficits, rows_of_sequence
 from dask_tfrecord.feed.resume_position import (
     State,
@@ -62,21 +71,22 @@ class Rest(NamedTuple):
 
 
 class _Passes:
-    """The rows of a source in one sequence: the rest of a pass, and then the rows of all further passes."""
+    """Up to ``limit`` rows of a source in one sequence: the rest of a pass, and then further passes."""
 
     def __init__(
-        self, rows: Callable[[int], tuple[Order, list[Span]]], number: int, rest: list[Span]
+        self, rows: Callable[[int], tuple[Order, list[Span]]], number: int, rest: list[Span], limit: int
     ) -> None:
         # A pass that has ended has no rows. The next pass begins after it.
-        self.first, self._rest, self._rows = number if rest else number + 1, rest, rows
+        self.first, self._rest, self._rows, self._limit = number if rest else number + 1, rest, rows, limit
 
     def __iter__(self) -> Iterator[tuple[Order, list[Span]]]:
         order, spans = self._rows(self.first)
-        yield order, self._rest or spans
-        number = self.first
-        while True:
-            number += 1
-            yield self._rows(number)
+        number, spans, limit = self.first, self._rest or spans, self._limit
+        yield order, part_of(spans, 0, limit)
+        while limit > (size := total_size(spans)):
+            number, limit = number + 1, limit - size
+            order, spans = self._rows(number)
+            yield order, part_of(spans, 0, limit)
 
 
 class _Run(NamedTuple):
@@ -183,9 +193,18 @@ class MixedRows:
     def _run_at(self, rests: Sequence[Rest]) -> _Run:
         """Return a run without steps."""
         own = range(self._beginning.shard.number, self._count, self._beginning.shard.total)
+        weights, total = self._source.weights, sum(self._source.weights)
         chains = [
-            [_Passes(partial(rows, index), *rest.sources[at]) for index, rest in zip(own, rests, strict=True)]
-            for at, rows in enumerate(self._passes)
+            [
+                # No more rows are read than the sequence can draw.
+                _Passes(
+                    partial(rows, index),
+                    *rest.sources[at],
+                    (rest.rows * weight + rest.deficits[at]) // total + 1,
+                )
+                for index, rest in zip(own, rests, strict=True)
+            ]
+            for at, (rows, weight) in enumerate(zip(self._passes, weights, strict=True))
         ]
         return _Run(
             chains,
@@ -218,6 +237,8 @@ class MixedRows:
                     plan.source, self._plan.prefetch, chains, counters, weight / total, memory
                 )
                 readers.append(stack.enter_context(reader))
+            for reader in readers:
+                reader.begin()
             drawer = _Drawer(readers, self._weights, run, self._source.schema.arrow)
             yield from drawer.batches(steps, at.returned)
 

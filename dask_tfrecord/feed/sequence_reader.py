@@ -120,6 +120,11 @@ class SequenceReader:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def begin(self) -> None:
+        """Begin to read ahead, before the first rows are needed."""
+        if self._ahead is not None:
+            self._ahead.begin()
+
     def close(self) -> None:
         """Stop reading ahead, and drop all rows."""
         if self._ahead is not None:
