@@ -91,8 +91,8 @@ class PieceReader(Generic[Rows]):
     """Read whole pieces, and count what the reads cost. Several threads may call `read` at the same time.
 
     ``uses`` contains the pieces that several slices need, and how many. Such a piece is kept until its last
-    slice was cut, if all kept pieces take at most `_KEPT_BYTES`. If it is still in memory, it is not read
-    again.
+    slice was cut, if all kept pieces take at most ``share`` of `_KEPT_BYTES`. If it is still in memory, it is
+    not read again.
     """
 
     def __init__(
@@ -101,13 +101,14 @@ class PieceReader(Generic[Rows]):
         order: Order,
         counters: Counters,
         uses: Mapping[int, int] | None = None,
+        share: float = 1.0,
     ) -> None:
         self._read_piece: Callable[[int], Rows] = read_piece
         self._order, self._counters = order, counters
         self._lock = Lock()
         self._uses = dict(uses or {})
         self._kept: dict[int, Rows] = {}
-        self._kept_bytes = 0
+        self._kept_bytes, self._most_bytes = 0, int(share * _KEPT_BYTES)
         self._in_memory: WeakValueDictionary[int, Rows] = WeakValueDictionary()
 
     def read(self, piece: int) -> Rows:
@@ -137,7 +138,7 @@ class PieceReader(Generic[Rows]):
         if self._uses[piece] <= 0 and is_kept:
             del self._kept[piece]
             self._kept_bytes -= nbytes
-        elif self._uses[piece] > 0 and not is_kept and self._kept_bytes + nbytes <= _KEPT_BYTES:
+        elif self._uses[piece] > 0 and not is_kept and self._kept_bytes + nbytes <= self._most_bytes:
             self._kept[piece] = rows
             self._kept_bytes += nbytes
 

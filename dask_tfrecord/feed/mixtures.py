@@ -267,18 +267,20 @@ class _Drawer:
             is_kept = None if steps.stride == 1 else (numbers - own) % steps.stride == 0
             counts = steps.counts(numbers)
             run, table = self._take(counts, is_kept, self._run.left - steps.taken(step))
-            start = 0
-            for number in following:
-                at = number - step
-                returned = returned + (run.drawn[:, at + 1] - run.drawn[:, at]).sum(axis=-1)
-                size = int(counts[at].sum())
-                end = MixedAt(run, at + 1, steps.stride - 1, number + 1 >= steps.count, returned)
+            own_steps, start = np.array(following) - step, 0
+            of_batches = (run.drawn[:, own_steps + 1] - run.drawn[:, own_steps]).sum(axis=-1)
+            totals = returned + of_batches.cumsum(axis=1).T
+            sizes = counts[own_steps].sum(axis=1).tolist()
+            for number, size, total in zip(following, sizes, totals, strict=True):
+                is_over = number + 1 >= steps.count
+                end = MixedAt(run, number + 1 - step, steps.stride - 1, is_over, total)
                 yield table.slice(start, size), end
                 start += size
+            returned = totals[-1]
             del table
             step, own = following[-1] + 1, following[-1] + steps.stride
             # The first runs are short, so that the first batch comes early.
-            most = self._rows_together() // (steps.size * counts.shape[1])
+            most = self._rows_together() // (steps.size * steps.stride * counts.shape[1])
             together = max(1, min(2 * together, most))
 
     def _take(self, counts: Ints, is_kept: npt.NDArray[np.bool_] | None, left: Ints) -> tuple[_Run, pa.Table]:

@@ -24,6 +24,9 @@ from dask_tfrecord.feed.batch_statistics import Counters
 from dask_tfrecord.feed.epoch_order import Order, Prefetch, Slice, Span, Window
 from dask_tfrecord.feed.look_ahead import Depth, LookAhead, PieceReader
 
+# The number of slices that need a piece of rows that are read again and again.
+_ALWAYS = 1 << 60
+
 # Rows of about this many bytes are decoded together, unless a batch is larger.
 _TABLE_BYTES = 1 << 23
 
@@ -242,7 +245,7 @@ class SequenceReader:
         source = self._source
         decode = partial(source.read, counts=counters.requests)
         read = decode if self.records is None else self.records.read
-        reader = PieceReader(read, order, counters, _uses(self._chains))
+        reader = PieceReader(read, order, counters, _uses(self._chains), share)
         slices = [_slices(index, chain) for index, chain in enumerate(self._chains)]
         if prefetch.pieces == 0:
             return [_read_now(reader, one, counters) for one in slices]
@@ -268,13 +271,16 @@ def _slices(index: int, chain: Chain) -> Iterator[tuple[int, int, Slice]]:
 def _uses(chains: Sequence[Chain]) -> dict[int, int]:
     """Return how many sequences need each piece at one of their ends, for the pieces that several need.
 
-    Only the first order of each chain counts.
+    Only the first order of each chain counts. If a second order follows, it needs all pieces again.
     """
     pieces: Counter[int] = Counter()
-    for chain in chains if len(chains) > 1 else ():
-        for order, spans in islice(chain, 1):
+    for chain in chains:
+        orders = [*islice(chain, 2)]
+        for order, spans in orders[:1]:
             ends = [one.piece for span in spans for one in order.slices(span)]
             pieces.update(ends[:1] + ends[1:][-1:])
+        for order, _ in orders[1:]:
+            pieces.update(dict.fromkeys(order.pieces.tolist(), _ALWAYS))
     return {piece: count for piece, count in pieces.items() if count > 1}
 
 
