@@ -90,7 +90,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         the number of batches with which the model was trained, such as ``int(model.optimizer.iterations)``,
         and the first epoch of the run as ``epoch``. If the dataset then begins in the middle of an epoch, all
         epochs of Keras do: Keras counts the batches only once, so an epoch of Keras consists of the rest of
-        an epoch and the first batches of the next epoch.
+        an epoch and the first batches of the next epoch. To end the epoch first, pass the number of the
+        remaining batches to ``fit`` as ``steps_per_epoch``, and call `set_epoch` before the next ``fit``.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
@@ -173,6 +174,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         # True if the row order changed when the last batch of the order was requested.
         self._is_ahead = False
         self._is_new = True  # True until the first call of `on_epoch_end`.
+        self._has_begun = False  # True from `on_epoch_begin` to `on_epoch_end`.
         self._epoch = self._epochs.begin().start.epoch
 
     def _divide(
@@ -223,47 +225,54 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             sequences = self._order_of(self._epoch + later)
             self._requested.add(index)
             if self._is_due and len(self._requested) == len(self):
-                self._advance()
+                self._advance(self._first)
                 self._is_ahead = True
         start = batch * self._size
         return np.concatenate([rows[start : start + self._size] for rows in sequences])
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next call of ``fit`` begins with, from its first batch on.
+        """Set the epoch that the next iteration reads, from its first batch on.
 
         With ``shuffle``, each epoch has a different row order.
         """
         with _ORDERS:
             self._epochs.choose(epoch)
-            self._first, self._is_new = 0, True
-            self._advance()
+            self._advance(first=0)
+
+    def on_epoch_begin(self) -> None:
+        """Note that an epoch of Keras begins. Keras calls `on_epoch_end` at other times, too."""
+        with _ORDERS:
+            self._has_begun = True
 
     def on_epoch_end(self) -> None:
         """Advance to the next epoch, which has a different row order.
 
         With ``fit(steps_per_epoch=...)``, Keras may call this method before all batches have been returned.
-        If batches of the epoch remain, the order changes after the last batch. Keras calls the method even
-        before the first epoch, after building the model with the first batches. The batches with which the
-        model was built are returned again.
+        If batches of the epoch remain, the order changes after the last batch, or when ``fit`` is called
+        again. Keras calls the method even before the first epoch of ``fit``, after reading some batches for
+        their shapes. These batches are returned again.
         """
         with _ORDERS:
+            has_begun, self._has_begun = self._has_begun, False
             is_before, self._is_new = self._is_new, False
-            if is_before and len(self._requested) <= min(_MOST_LOOKED_AT, len(self) - 1):
-                self._requested.clear()
-                return
-            if self._is_ahead and not self._requested:
+            count = len(self._requested)
+            if self._is_ahead and not count:
                 self._is_ahead = False
-                return
-            # With several workers, Keras begins the next epoch with the first batch, even if batches of this
-            # epoch remain.
-            is_complete = len(self._requested) in (0, len(self))
-            if is_complete or self.workers > 1 or self.use_multiprocessing:
-                self._advance()
+            # Worker processes request batches from copies of this object.
+            elif count == len(self) or (not count and has_begun):
+                self._advance(self._first)
+            elif (is_before and count <= _MOST_LOOKED_AT) or not (has_begun or self._is_due):
+                self._requested.clear()
+            # A second call of `fit`, and each epoch with several workers, begin with the first batch, even if
+            # batches of this epoch remain.
+            elif not has_begun or self.workers > 1:
+                self._advance(first=0)
             else:
                 self._is_due = True
 
-    def _advance(self) -> None:
-        self._epoch = self._epochs.begin().start.epoch
+    def _advance(self, first: int) -> None:
+        """Begin the next epoch, or the chosen one, with the batch ``first``."""
+        self._epoch, self._first = self._epochs.begin().start.epoch, first
         self._requested, self._is_due, self._is_ahead = set(), False, False
 
     def _order_of(self, epoch: int) -> list[Ints]:

@@ -139,6 +139,40 @@ def test_a_fit_that_is_resumed_within_an_epoch_is_the_uninterrupted_fit(dataset:
     assert fit(5, 8, 9) == fit(11, 11) != fit(5, 8, 8)
 
 
+@pytest.mark.parametrize("looked_at", [0, 2])
+def test_a_second_fit_begins_the_next_epoch_after_the_first_fit_ended_early(
+    dataset: str, looked_at: int
+) -> None:
+    """These are the calls of Keras: some backends look at batches before each `fit`."""
+    batches = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1)
+    for epoch, count in enumerate((3, 11, 11)):
+        expected = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1, epoch=epoch)
+        for at in range(looked_at):
+            batches[at]
+        batches.on_epoch_end()
+        batches.on_epoch_begin()
+        assert [batches[at].tolist() for at in range(count)] == [expected[at].tolist() for at in range(count)]
+        batches.on_epoch_end()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_fit_ends_a_resumed_epoch_and_goes_on_with_a_chosen_epoch(dataset: str, workers: int) -> None:
+    def fit(*runs: tuple[int, list[int]]) -> Any:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(1e-6), "mse")
+        for step, counts in runs:
+            how: dict[str, Any] = {"shuffle": True, "seed": 1, "step": step, "workers": workers}
+            batches = TFRecordPyDataset(dataset, 10, "x", "id", **how)
+            for epoch, count in enumerate(counts):
+                if epoch:
+                    batches.set_epoch(epoch)
+                model.fit(batches, steps_per_epoch=count, shuffle=False, verbose=0)
+        return model.get_weights()[0].tolist()
+
+    whole = fit((0, [11, 11, 11]))
+    assert whole == fit((0, [5]), (5, [6, 11, 11])) != fit((0, [5]), (5, [6, 11, 10]))
+
+
 @pytest.mark.parametrize(
     ("is_built", "keywords"),
     [(False, {}), (True, {"shuffle": False}), (False, {"steps_per_epoch": 2, "shuffle": False})],

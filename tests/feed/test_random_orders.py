@@ -87,6 +87,7 @@ def test_keras_has_any_permutation_in_its_epochs(tmp_path: Path, rows: int) -> N
     batches.on_epoch_end()
     order = []
     for at in range(rows):  # `fit(steps_per_epoch=)` ends epochs before the last batch, and then goes on
+        batches.on_epoch_begin()
         order.append(batches[at].item())
         if at + 1 < rows:
             batches.on_epoch_end()
