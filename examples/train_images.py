@@ -2,8 +2,8 @@
 
 ``convert=`` turns a batch of records into what the model takes: it decodes the JPEG images, crops and mirrors
 them at random, and returns tensors. The program measures the same epoch in three ways: in the training
-process, in two threads of it, and in two DataLoader workers. It also measures an epoch without images, which
-workers make slower.
+process, in two threads of it, and in two DataLoader workers. It also measures rows of numbers, which workers
+usually make slower.
 
 Run it with ``python examples/train_images.py [NEW_DIRECTORY]``. It draws its own images. Install what it
 needs with ``pip install torch pillow``.
@@ -109,9 +109,9 @@ def main() -> None:
         print(f"JPEG decoded {way:27}{rows:8,.0f} rows/s")
     for workers, rows in numbers.items():
         print(f"numbers only, {workers} workers{rows:26,.0f} rows/s")
-    decoding, moving = 1000 / images[ALONE], 1000 / numbers[2]
-    print(f"To decode a row takes {decoding:.2f} ms, to get a row of numbers from a worker {moving:.2f} ms:")
-    print("workers pay if the first is much more than the second.")
+    gains = images["in 2 workers"] / images[ALONE], numbers[2] / numbers[0]
+    print(f"2 workers return {gains[0]:.1f} times the images, and {gains[1]:.1f} times the rows of numbers:")
+    print("they pay if it takes longer to convert a batch than to move it to the training process.")
 
 
 if __name__ == "__main__":
