@@ -151,7 +151,8 @@ class TFRecordBatches(IterableDataset[Any]):
         `iter_batches`. At every step, the batches of all ranks together then contain the same rows for each
         number of ranks that divides ``elastic``, for any number of workers, and after each resume.
         ``batch_size`` must be a multiple of ``elastic // world_size``. Each worker reads the blocks of its
-        whole rank, and decodes only its own batches.
+        whole rank, and decodes only its own batches. A DataLoader must return the batches in order, as it
+        does by default (``in_order=True``).
     until : "first", "all" or int, optional
         Where an epoch of a mixture ends, as in `mix`.
     rank, world_size : int, optional
