@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from threading import RLock
 from time import perf_counter
@@ -54,18 +55,18 @@ _Positioned: TypeAlias = tuple[pa.Table, "_At"]
 
 
 class _At(NamedTuple):
-    """A position of an iteration: after ``taken`` rows of each sequence, and before ``skip`` batches of
+    """A position of an iteration: after ``taken()`` rows of each sequence, and before ``skip`` batches of
     other parts. ``is_over`` is True if no batch follows in any part.
     """
 
     position: Position
-    taken: Ints
+    taken: Callable[[], Ints]  # few positions are asked for their rows
     skip: int
     is_over: bool
 
     @property
     def remaining(self) -> list[list[Span]]:
-        spans = [spans for _, spans in self.position.remaining(self.taken)]
+        spans = [spans for _, spans in self.position.remaining(self.taken())]
         return [[] for _ in spans] if self.is_over else spans
 
 
@@ -529,7 +530,7 @@ class _EpochRows:
         self.steps = steps_of(plan, self._order, self._beginning)
         none = np.zeros(len(self._beginning.sequences), np.int64)
         position = beginning_of(self._beginning.sequences)
-        self.start = _At(position, none, self._beginning.skip, self.steps.count == 0)
+        self.start = _At(position, lambda: none, self._beginning.skip, self.steps.count == 0)
 
     def state(self, at: _At) -> State:
         remaining = [stored_spans(spans) for spans in at.remaining]
@@ -557,7 +558,7 @@ def _one_by_one(plan: Plan, reader: SequenceReader) -> Generator[_Positioned, No
             return
         position = reader.position
         table = reader.take(np.array([[count]]))
-        yield table, _At(position, reader.taken, 0, False)
+        yield table, _At(position, reader.taken.copy, 0, False)
         del table
 
 
@@ -588,7 +589,7 @@ def _in_steps(reader: SequenceReader, steps: Steps) -> Generator[_Positioned, No
         for number, size in zip(
             following, counts.sum(axis=1)[np.array(following) - numbers[0]].tolist(), strict=True
         ):
-            at = _At(position, steps.taken(number + 1), steps.stride - 1, number + 1 >= steps.count)
+            at = _At(position, partial(steps.taken, number + 1), steps.stride - 1, number + 1 >= steps.count)
             yield table.slice(start, size), at
             start += size
         del table

@@ -24,8 +24,8 @@ BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 # the splits. All other columns of `Partitions.files` contain only additional information about the files.
 _COLUMNS = ("path", "bytes", "stamp", "crc32c", "records", "start", "stop")
 
-# `Split` objects are created for this many partitions at once, in order and for an index. A shuffled read
-# asks for single partitions in a random order.
+# `Split` objects are created for this many partitions at once: in order, and for an index of many partitions.
+# A shuffled read asks for single partitions in a random order.
 _PARTITIONS, _AROUND = 1024, 16
 
 
@@ -73,7 +73,8 @@ def groups_by_bytes(sizes: Iterable[int], most: int) -> Iterator[slice]:
 class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a file list.
 
-    `Split` objects are created only when they are needed, and the objects of at most 16 partitions are kept.
+    `Split` objects are created only when they are needed. The objects of up to 1,024 partitions are kept. If
+    there are more partitions, the objects of only 16 partitions are kept.
     ``files`` contains a row for each split, and has the column ``records``. If any file is split,
     ``files`` also contains the columns ``start`` and ``stop``, in which null means the start or the end of
     the file. Partition ``k`` consists of the rows in ``range(starts[k], starts[k + 1])``. ``blocks`` contains
@@ -95,10 +96,11 @@ class Partitions(Sequence[tuple[Split, ...]]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         number = range(len(self))[index]
-        first = number - number % _AROUND
+        count = _PARTITIONS if len(self) <= _PARTITIONS else _AROUND
+        first = number - number % count
         made: tuple[int, list[tuple[Split, ...]]] = vars(self).get("_made", (-1, []))
         if made[0] != first:  # another thread may replace `_made` at any time
-            made = vars(self)["_made"] = (first, self._make(first, _AROUND))
+            made = vars(self)["_made"] = (first, self._make(first, count))
         return made[1][number - first]
 
     def __iter__(self) -> Iterator[tuple[Split, ...]]:
