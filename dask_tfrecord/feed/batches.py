@@ -24,6 +24,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, BatchMode, LastBatch, Uneven
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance
+from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.epoch_order import (
     BATCH_ROWS,
@@ -465,6 +466,12 @@ class Batches:
         return self._counters.statistics()
 
     @property
+    def _root(self) -> Any:
+        """The path of the dataset, by which a mixture names this source."""
+        source = self._plan.source
+        return source.dataset.store.public() if isinstance(source, DatasetSource) else None
+
+    @property
     def drawn(self) -> dict[str, int]:
         """How many rows of each source of a mixture the batches so far contain.
 
@@ -483,8 +490,8 @@ class Batches:
         Raise if the iterator returns only some of the rows, or has already returned some.
         """
         if not self._is_whole or self._at is not self._rows.start:
-            problem = "a source of a mixture is a feed of a part of the rows, or was read already"
-            raise TFRecordError(problem, "pass a new feed without epoch=, shard=, elastic= and start=")
+            problem = "the feed has epoch=, shard=, elastic= or start=, or was read already"
+            raise TFRecordError(problem, "pass a new feed without these arguments")
         return self._plan
 
     @property

@@ -5,6 +5,7 @@ rounding error.
 """
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +14,7 @@ from numbers import Rational, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import Until
@@ -69,7 +71,7 @@ class MixedSource:
         rows = np.array(self.counts, np.int64)
         for name, count in zip(self.names, rows.tolist(), strict=True):
             if count < sequences:
-                problem = f"the source {name!r} of the mixture has {count:,} rows"
+                problem = f"the source {name!r} of the mixture has {count:,} row{'s' * (count != 1)}"
                 if not count:
                     raise TFRecordError(problem, "leave it out")
                 raise TFRecordError(
@@ -126,9 +128,12 @@ def _planned(name: str, plan_one: Callable[[], "Plan"]) -> "Plan":
 def _names(sources: Sequence[Any]) -> list[str]:
     """Return a name for each source, which errors and `Batches.drawn` use."""
     names: list[str] = []
-    for source in sources:
+    for index, source in enumerate(sources, 1):
         place = getattr(source, "_root", source)
         first = place[0] if isinstance(place, list | tuple) and place else place
+        if not isinstance(first, str | os.PathLike):
+            names.append(f"source {index}")
+            continue
         name = without_credentials(str(first)) + (", ..." if first is not place and len(place) > 1 else "")
         same = sum(one == name or one.startswith(f"{name} (") for one in names)
         names.append(f"{name} ({same + 1})" if same else name)
@@ -205,9 +210,21 @@ def _shared_schema(names: Sequence[str], plans: Sequence["Plan"]) -> Schema:
                     f"the sources of the mixture have different types of the column {field.name!r}: "
                     f"{found} in {name!r}, and {field.type} in {names[0]!r}"
                 )
-                remedy = Remedy("schema", {field.name: field.type}, "read the same type from all")
-                raise SchemaError(problem, remedy, feature=field.name)
+                raise SchemaError(problem, *_mends(first, field.name, found), feature=field.name)
     return first
+
+
+def _mends(schema: Schema, name: str, other: pa.DataType) -> list[Remedy]:
+    """Return what helps if a column has another type in another source."""
+    ours = schema.arrow.field(name).type
+    rest = [one for one in schema.names if one != name]
+    remedies = [Remedy("columns", rest, "leave it out")] if rest else []
+    if pa.types.is_integer(ours) and pa.types.is_integer(other):
+        both = np.promote_types(ours.to_pandas_dtype(), other.to_pandas_dtype())
+        if both.kind in "iu":  # no integer holds all values of int64 and uint64
+            given = {name: pa.from_numpy_dtype(both)}
+            remedies = [Remedy("schema", given, "read the same type from all"), *remedies]
+    return remedies
 
 
 def rows_of_sequence(source: MixedSource, deficits: Ints) -> int:

@@ -371,4 +371,5 @@ def _check_sequences(found: int, wanted: int, shard: Fraction) -> None:
     problem = f"the state belongs to a mixture of {found} sequences, and this one has {wanted}"
     if found % shard[1] == 0:
         raise TFRecordError(problem, Remedy("elastic", found, "continue the sequences"))
-    raise TFRecordError(problem, f"take a number of shards that divides {found}, or begin the epoch again")
+    advice = f"begin the epoch again with elastic={found * shard[1]}, so that the number of shards may change"
+    raise TFRecordError(problem, advice)

@@ -232,7 +232,7 @@ def test_shards_without_elastic_resume_with_elastic(sources: dict[Any, Any]) -> 
     assert Remedy("elastic", 4, "continue the sequences") in caught.value.remedies
     again = [mix(sources, 40, shard=(index, 2), elastic=4, start=states) for index in range(2)]
     assert sorted(number for one in again for number in ids(one)) == rest
-    with pytest.raises(TFRecordError, match="a number of shards that divides 4"):
+    with pytest.raises(TFRecordError, match="begin the epoch again with elastic=12"):
         mix(sources, 20, shard=(0, 3), start=states)
 
 
@@ -337,7 +337,7 @@ def test_a_feed_that_was_begun_is_refused(root: str) -> None:
     next(begun)
     for feed in (begun, part):
         with pytest.raises(
-            TFRecordError, match="pass a new feed without epoch=, shard=, elastic= and start="
+            TFRecordError, match="has epoch=, shard=, elastic= or start=, or was read already"
         ):
             mix({feed: 1}, 10)
 
@@ -382,8 +382,19 @@ def test_other_types_raise_and_schema_mends_it(root: str, tmp_path: Any) -> None
     given = {f"{root}/web": 1, str(tmp_path / "books"): 1}
     with pytest.raises(SchemaError, match=r"column 'id': int32 in '.*books', and int64 in '.*web'") as caught:
         mix(given, 10)
-    [remedy] = caught.value.remedies
+    remedy, other = caught.value.remedies
+    assert remedy.value == {"id": pa.int64()}
+    assert other == Remedy("columns", ["text"], "leave it out")
     assert len(ids(mix(given, 10, schema=remedy.value))) == 100
+
+
+def test_no_schema_is_advised_that_cannot_be_read(root: str, tmp_path: Any) -> None:
+    frame = frame_of("books", 50).astype({"id": "float32"})
+    dask_tfrecord.to_tfrecord(frame, str(tmp_path / "books"))
+    feed = iter_batches(str(tmp_path / "books"))
+    with pytest.raises(SchemaError, match=r"'id': float in '.*books', and int64 in '.*web'") as caught:
+        mix({f"{root}/web": 1, feed: 1}, 10)
+    assert caught.value.remedies == (Remedy("columns", ["text"], "leave it out"),)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +425,9 @@ def test_sources_that_cannot_be_mixed_are_named(root: str, tmp_path: Any) -> Non
     assert "has 0 rows; leave it out" in error({str(tmp_path / "empty"): 1, f"{root}/web": 1})
     assert str(tmp_path / "nothing") in error({f"{root}/web": 1, str(tmp_path / "nothing"): 1})
     assert "77 rows, and cannot be divided into 100 sequences" in error({f"{root}/code": 1}, shard=(0, 100))
-    assert "is a Dask collection" in error([(frame, 1), (f"{root}/web", 1)])
+    assert "the source 'source 1' of the mixture is a Dask collection" in error(
+        [(frame, 1), (f"{root}/web", 1)]
+    )
     assert "is a mixture" in error({mix({f"{root}/web": 1}, 10): 1})
     assert "at least one source" in error({})
     assert "neither a dict nor a list of pairs" in error([f"{root}/web"])
