@@ -135,6 +135,16 @@ def test_every_batch_of_a_chain_of_resumes_is_that_of_the_oracle(
     check_configuration(paths, configuration(seed, [*FORMS], sizes))
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_shuffle_buffer_counts_the_rows_of_all_sequences(
+    paths: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 1 << 20)  # only the rows limit a window
+    options = {"shuffle": True, "seed": 3, "shuffle_buffer": 120, "uneven": "keep"}
+    found = sequences_of(paths, Configuration("plain", count, options, 0))
+    assert found != sequences_of(paths, Configuration("plain", count, options, 1))
+
+
 # -- The same global batches for all ranks, workers and loaders ----------------------------------------------
 
 
