@@ -29,6 +29,10 @@ SUITES = {
     "columns": ("images", "tabular"),
     "queries": ("tabular",),
     "store": ("transfers", "feeds", "alone"),
+    "elastic": (
+        *("tabular 256", "tabular 8192", "images 64"),
+        *("images through the link", "tabular through the link"),
+    ),
 }
 
 
@@ -69,7 +73,8 @@ def report() -> None:
     feeds.write(stored("feeds"))
     readme.write(stored("files"), stored("feeds"))
     for suite in formats.PAGES:
-        formats.write(suite, stored(suite))
+        if results := stored(suite):
+            formats.write(suite, results)
 
 
 if __name__ == "__main__":

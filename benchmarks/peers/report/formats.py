@@ -1,4 +1,4 @@
-"""Present the figures of the suites `columns` and `queries`, which are stored as the cells of tables."""
+"""Present the figures of suites that are stored as cells: `columns`, `queries`, `store` and `elastic`."""
 
 from typing import Any
 
@@ -25,6 +25,13 @@ PAGES = {
         "A request takes 30 ms longer than the server needs, and a connection carries 8 MB in a second.\n"
         "A cell of the first table has the seconds and the MB/s of a job. Compare the figures of a line\n"
         "with each other: the times depend on the machine, on which the server and the link run, too.",
+    ),
+    "elastic": (
+        "elastic.md",
+        "# Elastic epochs and mixtures, beside the plain feed and other loaders",
+        "A rate is the median of the rounds. The last two columns of a table are the ratio of the rates to\n"
+        "those of the plain feed of the same package, and its least and greatest value in a round. Through\n"
+        "the link, a request takes 30 ms longer, and a connection carries 8 MB in a second.",
     ),
 }
 
