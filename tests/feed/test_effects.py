@@ -190,4 +190,4 @@ def test_fill_nulls_of_lists_raises(path: str) -> None:
 
     for use, size in ((tensorflow_dataset, {"batch_size": 3}), (feature_spec, {})):
         with pytest.raises(TFRecordError, match="fill_nulls= has no effect on the lists of 't'"):
-            use(path, ["t"], fill_nulls={"t": -1}, **size)
+            use(path, columns=["t"], fill_nulls={"t": -1}, **size)
