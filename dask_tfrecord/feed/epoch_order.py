@@ -438,6 +438,14 @@ class Order:
         """Return the stored size of a piece, or None if the size is unknown."""
         return None if self.sizes is None else int(self.sizes[piece]) or None
 
+    @property
+    def most_rows(self) -> int:
+        """A number of rows that no shuffle window exceeds, or 0 without a shuffle."""
+        largest = int(np.diff(self.ends).max(initial=0))
+        if self.seed is None:
+            return 0
+        return _GROUP_BLOCKS * largest if self.is_grouped else self.buffer + largest
+
     def slices(self, span: Span) -> list[Slice]:
         first = int(np.searchsorted(self.ends, span.start, "right")) - 1
         last = int(np.searchsorted(self.ends, span.stop, "left"))

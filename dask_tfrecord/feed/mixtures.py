@@ -71,7 +71,10 @@ class Rest(NamedTuple):
 
 
 class _Passes:
-    """Up to ``limit`` rows of a source in one sequence: the rest of a pass, and then further passes."""
+    """The rows of a source in one sequence: the rest of a pass, and then further passes.
+
+    The last pass ends after ``limit`` rows of all, and the rows of the last shuffle window.
+    """
 
     def __init__(
         self, rows: Callable[[int], tuple[Order, list[Span]]], number: int, rest: list[Span], limit: int
@@ -82,11 +85,11 @@ class _Passes:
     def __iter__(self) -> Iterator[tuple[Order, list[Span]]]:
         order, spans = self._rows(self.first)
         number, spans, limit = self.first, self._rest or spans, self._limit
-        yield order, part_of(spans, 0, limit)
+        yield order, part_of(spans, 0, limit + order.most_rows)
         while limit > (size := total_size(spans)):
             number, limit = number + 1, limit - size
             order, spans = self._rows(number)
-            yield order, part_of(spans, 0, limit)
+            yield order, part_of(spans, 0, limit + order.most_rows)
 
 
 class _Run(NamedTuple):
@@ -196,7 +199,7 @@ class MixedRows:
         weights, total = self._source.weights, sum(self._source.weights)
         chains = [
             [
-                # No more rows are read than the sequence can draw.
+                # No more shuffle windows are read than the sequence needs.
                 _Passes(
                     partial(rows, index),
                     *rest.sources[at],

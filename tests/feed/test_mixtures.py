@@ -128,6 +128,13 @@ def test_a_tiny_source_repeats_in_other_orders(root: str, how: dict[str, Any], t
     assert len(passes) == (6 if how else 1)
 
 
+@pytest.mark.parametrize("how", SHUFFLES[1:], ids=str)
+def test_a_part_of_a_shuffled_source_is_drawn_from_all_its_blocks(root: str, how: dict[str, Any]) -> None:
+    """A window is not cut where an epoch ends, or its first rows would always be drawn."""
+    drawn = [ids(mix({f"{root}/code": 1}, 10, until=20, epoch=epoch, **how)) for epoch in range(40)]
+    assert {number for one in drawn for number in one} == set(range(20_000, 20_077))
+
+
 def test_one_source_is_a_mixture_too(root: str) -> None:
     assert ids(mix({f"{root}/web": 5}, 70)) == list(range(1000))
 
