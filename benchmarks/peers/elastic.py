@@ -387,8 +387,12 @@ def losses(tables: dict[str, Cells]) -> str:
                 if package == OURS and "plain" in head and 0 < number(cells, head) < 1:
                     slower.append((number(cells, head), f"{title}, {way}"))
     least = "; ".join(f"{name} ({ratio:.2f})" for ratio, name in sorted(slower)[:5])
+    rates = {line for lines in tables.values() for line, cells in lines.items() if number(cells, "rows / s")}
+    none = (
+        "in no job" if any(not line.startswith(OURS) for line in rates) else "no other package was measured"
+    )
     return (
-        f"Where others are faster: {'; '.join(faster) if faster else 'in no job'}.\n"
+        f"Where others are faster: {'; '.join(faster) if faster else none}.\n"
         f"Where an elastic epoch or a mixture is slowest beside the plain feed: {least or 'in no job'}."
     )
 
