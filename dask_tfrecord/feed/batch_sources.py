@@ -118,30 +118,40 @@ class RecordReader:
         self.source, self._memory, self._counts = source, memory, counts
         self.decoder = RecordDecoder(source.dataset, source.schema)
         self._has_partitions = any(name in source.dataset.partition_values for name in source.schema.names)
-        # These arrays are used again for each table, because fresh memory would take longer than the search.
+        # This array is used again for each table, because fresh memory would take longer than the copy.
         self._places = np.empty((0, 3), np.int64)
-        self._numbers = np.empty(0, np.int64)
 
     def read(self, piece: int) -> EncodedRows:
         return self.source.read_encoded(piece, self._memory.allocate, self._counts)
+
+    def window(self, pieces: list[EncodedRows], order: Ints | None) -> "RecordWindow":
+        """Return the records of several pieces in a random order, or in the order of the pieces."""
+        return RecordWindow(self.source, pieces, order, self._memory.allocate)
 
     def decode(self, parts: "Sequence[tuple[RecordWindow, int, int]]", order: Ints | None) -> pa.Table:
         """Decode ranges of rows of several windows together.
 
         Row ``i`` of the table is the row with the index ``order[i]`` among the rows of all ranges.
         """
-        count = sum(stop - start for _, start, stop in parts)
-        if len(self._places) < count:
-            self._places = np.empty((count, 3), np.int64)
-            self._numbers = np.arange(count)
-        buffers, pieces, at = list[pa.Buffer](), list[int](), 0
-        for window, start, stop in parts:
-            window.write_places(self._places[at : at + stop - start], start, stop, len(buffers))
-            buffers += window.buffers
-            pieces += window.pieces
-            at += stop - start
-        rows = self._numbers[:count] if order is None else order
-        places, batches = self._places[:count], []
+        buffers, pieces = list[pa.Buffer](), list[int]()
+        if len(parts) == 1:
+            window, start, stop = parts[0]
+            places, rows = window.places, window.rows(start, stop)
+            if order is not None:
+                rows = rows[order]
+            buffers, pieces = window.buffers, window.pieces
+        else:
+            count = sum(stop - start for _, start, stop in parts)
+            if len(self._places) < count:
+                self._places = np.empty((count, 3), np.int64)
+            places, at = self._places[:count], 0
+            for window, start, stop in parts:
+                window.copy_places(places[at : at + stop - start], start, stop, len(buffers))
+                buffers += window.buffers
+                pieces += window.pieces
+                at += stop - start
+            rows = np.arange(count) if order is None else order
+        batches = []
         piece_of_buffer = np.array(pieces)
         while len(rows):
             numbers = piece_of_buffer[places[rows, 0]] if self._has_partitions else None
@@ -163,10 +173,13 @@ class RecordWindow:
     """The records of several pieces, in the order in which batches return them.
 
     Row ``i`` of the window is the record with the index ``order[i]`` among all records of the pieces. If
-    ``order`` is None, the records are in the order of the pieces.
+    ``order`` is None, the records are in the order of the pieces. Each row of ``places`` describes one record
+    by three numbers: the index of its buffer, and the start and the end of its frame.
     """
 
-    def __init__(self, source: "DatasetSource", pieces: list[EncodedRows], order: Ints | None) -> None:
+    def __init__(
+        self, source: "DatasetSource", pieces: list[EncodedRows], order: Ints | None, allocate: Allocate
+    ) -> None:
         self.source = source
         blocks = [(piece.piece, block) for piece in pieces for block in piece.blocks]
         self.buffers = [block.data for _, block in blocks]
@@ -174,31 +187,24 @@ class RecordWindow:
         self.num_rows = sum(len(block.offsets) - 1 for _, block in blocks)
         self.nbytes = sum(piece.nbytes for piece in pieces)
         self._order, self._kept = order, pieces
-        # Each block has one more offset than records, so record ``i`` of all, which is in block ``j``, begins
-        # at the offset ``i + j``.
-        self._offsets = np.concatenate([block.offsets for _, block in blocks])
-        self._blocks: Ints | None = None
-        if len(blocks) > 1:
-            sizes = [len(block.offsets) - 1 for _, block in blocks]
-            self._blocks = np.repeat(np.arange(len(blocks), dtype=np.int32), sizes)
+        self.places: Ints = np.frombuffer(allocate(24 * self.num_rows), np.int64).reshape(-1, 3)
+        last = 0
+        for number, (_, block) in enumerate(blocks):
+            first, last = last, last + len(block.offsets) - 1
+            places = self.places[first:last]
+            places[:, 0], places[:, 1], places[:, 2] = number, block.offsets[:-1], block.offsets[1:]
 
-    def write_places(self, places: Ints, start: int, stop: int, first: int) -> None:
-        """Write the place of each row from ``start`` to ``stop``: three numbers, namely the index of the
-        record's buffer, and the start and the end of its frame. ``first`` is the index of the first buffer.
-        """
-        if self._blocks is None and self._order is None:
-            places[:, 0] = first
-            places[:, 1], places[:, 2] = self._offsets[start:stop], self._offsets[start + 1 : stop + 1]
-            return
-        rows = np.arange(start, stop) if self._order is None else self._order[start:stop]
-        if self._blocks is None:
-            places[:, 0] = first
+    def rows(self, start: int, stop: int) -> Ints:
+        """Return the indices of the places of a range of rows."""
+        return np.arange(start, stop) if self._order is None else self._order[start:stop]
+
+    def copy_places(self, places: Ints, start: int, stop: int, first: int) -> None:
+        """Copy the places of a range of rows. ``first`` is added to the index of each buffer."""
+        if self._order is None:
+            places[:] = self.places[start:stop]
         else:
-            blocks = self._blocks[rows]
-            places[:, 0] = blocks
-            places[:, 0] += first
-            rows = rows + blocks
-        places[:, 1], places[:, 2] = self._offsets[rows], self._offsets[rows + 1]
+            np.take(self.places, self._order[start:stop], axis=0, out=places, mode="clip")  # "raise" copies
+        places[:, 0] += first
 
 
 _Usable: TypeAlias = tuple[int | None, Callable[[int], Partition] | None]

@@ -234,7 +234,7 @@ class SequenceReader:
         numbers = None if order.seed is None else order.permutation(window.span.start, window.count)
         pieces, window.pieces = window.pieces, []
         if self.records is not None:
-            return RecordWindow(self._source, pieces, numbers)
+            return self.records.window(pieces, numbers)
         table = joined(pieces)
         return table if numbers is None else in_order(table, numbers)
 

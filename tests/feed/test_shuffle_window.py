@@ -170,11 +170,11 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     kept = []
 
     class Recorded(batch_sources.RecordWindow):
-        def __init__(self, source: Any, pieces: list[batch_sources.EncodedRows], order: Any) -> None:
-            super().__init__(source, pieces, order)
+        def __init__(self, source: Any, pieces: list[batch_sources.EncodedRows], *others: Any) -> None:
+            super().__init__(source, pieces, *others)
             kept.append([piece.nbytes for piece in pieces])
 
-    monkeypatch.setattr(sequence_reader, "RecordWindow", Recorded)
+    monkeypatch.setattr(batch_sources, "RecordWindow", Recorded)
     batches = iter_batches(datasets["example"], 64, shuffle=True, seed=1)
     found, states = [], []
     for batch in batches:
