@@ -134,9 +134,10 @@ class RecordReader:
         Row ``i`` of the table is the row with the index ``order[i]`` among the rows of all ranges.
         """
         buffers, pieces = list[pa.Buffer](), list[int]()
-        if len(parts) == 1:
+        shuffled = parts[0][0].places if len(parts) == 1 else None
+        if shuffled is not None:
             window, start, stop = parts[0]
-            places, rows = window.places, window.rows(start, stop)
+            places, rows = shuffled, window.rows(start, stop)
             if order is not None:
                 rows = rows[order]
             buffers, pieces = window.buffers, window.pieces
@@ -173,8 +174,9 @@ class RecordWindow:
     """The records of several pieces, in the order in which batches return them.
 
     Row ``i`` of the window is the record with the index ``order[i]`` among all records of the pieces. If
-    ``order`` is None, the records are in the order of the pieces. Each row of ``places`` describes one record
-    by three numbers: the index of its buffer, and the start and the end of its frame.
+    ``order`` is None, the records are in the order of the pieces, and ``places`` is None. Each row of
+    ``places`` describes one record by three numbers: the index of its buffer, and the start and the end of
+    its frame.
     """
 
     def __init__(
@@ -187,23 +189,36 @@ class RecordWindow:
         self.num_rows = sum(len(block.offsets) - 1 for _, block in blocks)
         self.nbytes = sum(piece.nbytes for piece in pieces)
         self._order, self._kept = order, pieces
-        self.places: Ints = np.frombuffer(allocate(24 * self.num_rows), np.int64).reshape(-1, 3)
-        last = 0
-        for number, (_, block) in enumerate(blocks):
-            first, last = last, last + len(block.offsets) - 1
-            places = self.places[first:last]
-            places[:, 0], places[:, 1], places[:, 2] = number, block.offsets[:-1], block.offsets[1:]
+        self._offsets = [block.offsets for _, block in blocks]
+        self.places: Ints | None = None
+        if order is not None:
+            self.places = np.frombuffer(allocate(24 * self.num_rows), np.int64).reshape(-1, 3)
+            self._write_places(self.places, 0, self.num_rows)
+
+    def _write_places(self, places: Ints, start: int, stop: int) -> None:
+        """Write the places of the records from ``start`` to ``stop``, in the order of the pieces."""
+        for number, offsets in enumerate(self._offsets):
+            first, last = max(start, 0), min(stop, len(offsets) - 1)
+            if first < last:
+                written, places = places[: last - first], places[last - first :]
+                written[:, 0], written[:, 1], written[:, 2] = (
+                    number,
+                    offsets[first:last],
+                    offsets[first + 1 : last + 1],
+                )
+            start, stop = start - len(offsets) + 1, stop - len(offsets) + 1
 
     def rows(self, start: int, stop: int) -> Ints:
         """Return the indices of the places of a range of rows."""
-        return np.arange(start, stop) if self._order is None else self._order[start:stop]
+        assert self._order is not None
+        return self._order[start:stop]
 
     def copy_places(self, places: Ints, start: int, stop: int, first: int) -> None:
         """Copy the places of a range of rows. ``first`` is added to the index of each buffer."""
-        if self._order is None:
-            places[:] = self.places[start:stop]
+        if self.places is None:
+            self._write_places(places, start, stop)
         else:
-            np.take(self.places, self._order[start:stop], axis=0, out=places, mode="clip")  # "raise" copies
+            np.take(self.places, self.rows(start, stop), axis=0, out=places, mode="clip")  # "raise" copies
         places[:, 0] += first
 
 
