@@ -457,6 +457,14 @@ class Batches:
         return state
 
     @property
+    def is_empty(self) -> bool:
+        """True if the iteration is known to return no batch."""
+        if self._rows.steps.batches is None:
+            return not any(self.state["remaining"])
+        empty: bool = self._rows.steps.batches == 0
+        return empty
+
+    @property
     def statistics(self) -> BatchStatistics:
         """What the iteration has cost so far: seconds of waiting, bytes, and what is ready.
 

@@ -16,20 +16,26 @@ from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
 _KEYS = ("epoch", "states", "ended", "following")
 
 # The first two numbers of the shared memory: the epoch of the last call of `Epochs.choose`, and the number of
-# calls. Each following number counts the iterations that the worker process with this id has begun.
+# calls. Then a number for each worker id counts the iterations that the worker process has begun. At last, a
+# number for each worker id is the call that chose the epoch of its loaded position, negative if it had rows.
 SHARED_NUMBERS = 2
 
 
 class Start(NamedTuple):
     """Where an iteration begins: at the positions ``states``, or without states at the first row of an epoch.
 
-    ``is_repeated`` is True for the epoch after a loaded state from the end of an epoch: the
-    `StatefulDataLoader` of torchdata begins two iterations of it, and uses only the second one.
+    ``after`` is the epoch of a loaded state from the end of an epoch, if the iteration is the first one after
+    it: the `StatefulDataLoader` of torchdata begins two such iterations, and uses only the second one.
     """
 
     epoch: int
     states: Sequence[State] = ()
-    is_repeated: bool = False
+    after: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if no row of the epoch remains, because the loaded state is from the end of this epoch."""
+        return self.epoch == self.after
 
 
 @dataclass(eq=False)
@@ -46,7 +52,7 @@ class Iteration:
     @property
     def is_repeated(self) -> bool:
         """True if the next iteration reads the epoch again, because nobody uses this iteration."""
-        return self.start.is_repeated and self.stage == "new"
+        return self.start.after is not None and self.stage == "new"
 
 
 class Epochs:
@@ -66,7 +72,7 @@ class Epochs:
     ===================================  ==================================================
 
     Choosing the epoch of a loaded position changes nothing, because a restarted program chooses the epoch
-    again that it continues.
+    again that it continues. At the end of an epoch, nothing of it remains, so the iteration is empty.
 
     Worker processes have copies of the object. A choice in one process reaches all processes through
     ``shared``, and each process adopts the choice when its next iteration begins.
@@ -78,7 +84,7 @@ class Epochs:
     states : sequence of dict, optional
         The positions in the epoch at which the first iteration begins.
     shared : array of int, optional
-        `SHARED_NUMBERS` zeros, and a zero for each possible worker process, in memory that the processes
+        `SHARED_NUMBERS` zeros, and two zeros for each possible worker process, in memory that the processes
         share.
     """
 
@@ -90,11 +96,15 @@ class Epochs:
         # The iterations of each worker before this process began its newest iteration, or loaded a state.
         self._elsewhere = self._begun_in_workers()
 
+    @property
+    def _possible_workers(self) -> int:
+        return (len(self._shared) - SHARED_NUMBERS) // 2
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_newest": None}  # an iteration stays in its process
 
     def _begun_in_workers(self) -> list[int]:
-        begun: list[int] = self._shared[SHARED_NUMBERS:].tolist()
+        begun: list[int] = self._shared[SHARED_NUMBERS : SHARED_NUMBERS + self._possible_workers].tolist()
         return begun
 
     @property
@@ -116,9 +126,11 @@ class Epochs:
         newest = self._newest
         if newest is not None and (newest.is_repeated or newest.stage in ("left", "ended")):
             self._newest = None
+            if newest.is_repeated and newest.start.after == epoch:
+                self._coming = [newest.start]
         first = self._coming[0]
         if not first.states:
-            self._coming = [Start(epoch, is_repeated=first.is_repeated)]
+            self._coming = [Start(epoch, after=first.after)]
         elif first.epoch != epoch:
             self._coming = [first, Start(epoch)]
 
@@ -126,12 +138,27 @@ class Epochs:
         """Return where the next iteration begins. ``worker`` is the id of this process if it is a worker."""
         self._forget_used_position(worker)
         self._adopt()
+        if worker is not None and self._is_over(worker):
+            epoch = int(self._shared[0])
+            self._newest, self._coming = None, [Start(epoch, after=epoch)]
         if self._newest is not None and self._newest.is_repeated:
             return self._newest.start
         return self._coming[0]
 
-    def begin(self, worker: int | None = None, start: Start | None = None) -> Iteration:
-        """Begin an iteration at ``start``, the result of `next`.
+    def _is_over(self, worker: int) -> bool:
+        """Return True if the newest choice is the epoch of a position of which no worker has a row left.
+
+        After a state from the end of an epoch, `StatefulDataLoader` drops the iterations of the workers that
+        have loaded it, and the workers of the next iterations do not know the state.
+        """
+        calls = self._shared[1]
+        chosen = self._shared[SHARED_NUMBERS + self._possible_workers :]
+        return bool(calls and chosen[worker] == calls and not (chosen == -calls).any())
+
+    def begin(
+        self, worker: int | None = None, start: Start | None = None, is_empty: bool = False
+    ) -> Iteration:
+        """Begin an iteration at ``start``, the result of `next`. ``is_empty`` is True if it has no row.
 
         The epoch advances when an iteration begins, not when it ends: workers that are stopped early must
         stay in the same epoch as workers that reach the end.
@@ -144,6 +171,10 @@ class Epochs:
             self._elsewhere = self._begun_in_workers()
         else:
             self._shared[SHARED_NUMBERS + worker] += 1
+            if start.epoch == self._shared[0] and (start.states or start.is_over):
+                calls = self._shared[1]
+                is_over = is_empty or start.is_over
+                self._shared[SHARED_NUMBERS + self._possible_workers + worker] = calls if is_over else -calls
         return self._newest
 
     def _forget_used_position(self, worker: int | None) -> None:
@@ -163,11 +194,12 @@ class Epochs:
     def state(self, states: Sequence[State]) -> State:
         """Return a state for `load`. ``states`` is the position that `waiting` has asked for."""
         if self._newest is None:
-            (epoch, *_), *others = self._coming
-            following, ended = others[0].epoch if others else epoch + 1, False
+            first, *others = self._coming
+            epoch, ended = first.epoch, first.is_over
+            following = others[0].epoch if others else epoch + 1
         else:
             epoch, following = self._newest.start.epoch, self._coming[0].epoch
-            ended = self._newest.stage == "ended"
+            ended = self._newest.stage == "ended" or self._newest.start.is_over
         return sealed({"epoch": epoch, "states": list(states), "ended": ended, "following": following})
 
     def load(self, states: Sequence[State], owner: str, worker: int | None = None) -> list[State]:
@@ -190,9 +222,10 @@ class Epochs:
             problem = "the states are of different epochs"
             raise TFRecordError(problem, "pass the states that all ranks returned at the same step")
         (epoch,) = epochs
-        self._coming = [Start(epoch, positions), Start(states[0]["following"])]
+        over = next((state["epoch"] for state in states if state["ended"]), None)
+        self._coming = [Start(epoch, positions, None if positions else over), Start(states[0]["following"])]
         if is_begin:
-            self._coming = [Start(epoch, is_repeated=True)]
+            self._coming = [Start(epoch, after=over)]
         self._newest, self._elsewhere = None, self._begun_in_workers()
         return positions
 

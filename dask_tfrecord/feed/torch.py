@@ -194,6 +194,9 @@ class TFRecordBatches(IterableDataset[Any]):
     begins the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``)
     always begin with epoch 0. An iteration that continues from a loaded state keeps the epoch of the state.
     If `set_epoch` chooses another epoch, the chosen epoch applies to the iteration after the resumed one.
+    After a state from the end of an epoch, `set_epoch` with this epoch continues it, so that the iteration
+    returns no batch, and any other epoch is read from its beginning. Thus a resumed program can call
+    `set_epoch` with the saved epoch in either case.
 
     Examples
     --------
@@ -246,7 +249,7 @@ class TFRecordBatches(IterableDataset[Any]):
         if convert is not None and label is not None:
             problem = "label= has no effect with convert=, which receives all columns"
             raise TFRecordError(problem, Remedy("label", None, "return the label from the function"))
-        shared = torch.zeros(SHARED_NUMBERS + _MAX_WORKERS, dtype=torch.int64).share_memory_()
+        shared = torch.zeros(SHARED_NUMBERS + 2 * _MAX_WORKERS, dtype=torch.int64).share_memory_()
         self._epochs, self._workers = Epochs(shared=shared), WorkerStatistics()
         self._batches: Batches | None = None  # The `Batches` object of the newest iteration of this process.
         len(self)  # This call raises an error for a wrong argument before any worker starts.
@@ -346,9 +349,16 @@ class TFRecordBatches(IterableDataset[Any]):
         _refuse_second_batching(sys._getframe(1))
         worker, part = _worker()
         start = self._epochs.next(worker)
-        batches = self._batches = self._open(start, part)
+        batches = self._batches = None if start.is_over else self._open(start, part)
+        if batches is None:
+            return self._nothing(self._epochs.begin(worker, start))
         self._workers.put(batches)
-        return self._elements(self._epochs.begin(worker, start), batches)
+        return self._elements(self._epochs.begin(worker, start, batches.is_empty), batches)
+
+    @staticmethod
+    def _nothing(iteration: Iteration) -> Iterator[Any]:
+        iteration.stage = "ended"
+        yield from ()
 
     def _element(self, table: pa.Table) -> Any:
         if self._convert is not None:

@@ -44,7 +44,7 @@ def state_in(epoch: int, stage: Any) -> Any:
 
 
 def shared_by(workers: int) -> Any:
-    return np.zeros(SHARED_NUMBERS + workers, np.int64)
+    return np.zeros(SHARED_NUMBERS + 2 * workers, np.int64)
 
 
 AT = [{"at": 4}]
@@ -94,7 +94,7 @@ def test_a_loaded_position_comes_before_the_chosen_epoch(
         assert [used(one) for _ in range(3)] == [(4, AT), (following, []), (following + 1, [])]
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [(None, 5), (4, 4), (5, 5), (9, 9)])
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 5), (5, 5), (9, 9), (0, 0)])
 def test_a_state_from_the_end_of_an_epoch_begins_the_following_or_the_chosen_one(
     chosen: int | None, expected: int
 ) -> None:
@@ -103,6 +103,55 @@ def test_a_state_from_the_end_of_an_epoch_begins_the_following_or_the_chosen_one
         epochs.choose(chosen)
     for one in (loaded(saved(epochs)), epochs):
         assert [used(one) for _ in range(2)] == [(expected, []), (expected + 1, [])]
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_nothing_remains_of_a_chosen_epoch_that_has_ended(is_before: bool, dropped: int) -> None:
+    epochs = Epochs()
+    if is_before:
+        epochs.choose(4)
+    epochs.load([state_in(4, "ended")], "Loader")
+    if not is_before:
+        for _ in range(dropped):
+            used(epochs, "new")  # `StatefulDataLoader` begins an iteration when it is asked for a state
+        epochs.choose(4)
+    waiting = saved(epochs)
+    assert (waiting["epoch"], waiting["states"], waiting["ended"]) == (4, [], True)
+    again, worker = loaded(waiting), loaded(waiting, worker=0, shared=shared_by(1))
+    again.choose(4)
+    for one in (epochs, again):
+        for _ in range(dropped):
+            assert one.begin().start.is_over
+        start = one.next()
+        assert (start.epoch, start.is_over) == (4, True)
+        used(one)
+        assert saved(one)["ended"]
+        assert [used(one), used(one)] == [(5, []), (6, [])]
+    assert worker.next(0).is_over
+    epochs.choose(4)  # the program wants the epoch again
+    assert not epochs.next().is_over
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+@pytest.mark.parametrize(("remain", "is_over"), [((False, False), True), ((True, False), False)])
+def test_workers_learn_that_a_loaded_position_of_earlier_workers_was_the_end(
+    remain: tuple[bool, bool], is_over: bool, is_persistent: bool
+) -> None:
+    epochs = Epochs(shared=shared_by(2))
+    workers = [pickle.loads(pickle.dumps(epochs)) for _ in range(4)]
+    for one in workers:
+        one._shared = epochs._shared
+    epochs.choose(4)
+    for worker in range(2):
+        workers[worker].load([state_in(4, "running")], "Loader", worker)
+        workers[worker].begin(worker, is_empty=not remain[worker]).stage = "ended"
+    later = workers[:2] if is_persistent else workers[2:]
+    assert [one.next(worker).is_over for worker, one in enumerate(later)] == [is_over] * 2
+    for worker, one in enumerate(later):
+        used(one, "ended", worker)
+    epochs.choose(5)
+    assert [used(one, "ended", worker) for worker, one in enumerate(later)] == [(5, [])] * 2
 
 
 @pytest.mark.parametrize("chosen", [None, 8])

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import random
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -545,7 +546,7 @@ def test_a_loaded_state_keeps_its_epoch_and_an_ended_one_begins_the_next(rows_of
         return batches
 
     batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
-    first = ids(batches)
+    ids(batches)
     ended = batches.state_dict()
     second = ids(batches)
     batches.set_epoch(0)
@@ -563,7 +564,53 @@ def test_a_loaded_state_keeps_its_epoch_and_an_ended_one_begins_the_next(rows_of
         assert ids(one) == second
     one = resumed(ended)
     one.set_epoch(0)
-    assert [ids(one), ids(one)] == [first, second]
+    assert [ids(one), ids(one)] == [[], second]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("given", ["state", "list", "again", "last"])
+def test_the_saved_epoch_is_set_again_after_its_end(
+    rows_of_50: str, given: str, workers: int, persistent: bool
+) -> None:
+    """The state is loaded by the loader or by the dataset, or comes from an empty epoch or the last step."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loader() -> Any:
+        batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
+        keep = {"num_workers": workers, "persistent_workers": persistent}
+        return stateful.StatefulDataLoader(batches, batch_size=None, **keep)
+
+    def epochs_from(first: int, loader: Any) -> Iterator[list[int]]:
+        for epoch in range(first, 4):
+            loader.dataset.set_epoch(epoch)
+            yield ids(loader)
+
+    def saved(loader: Any) -> Any:
+        return json.loads(json.dumps(loader.state_dict()))
+
+    whole = loader()
+    expected = epochs_from(0, whole)
+    next(expected)
+    if given == "last":
+        whole.dataset.set_epoch(1)
+        *_, state = (saved(whole) for _ in whole)
+        expected = epochs_from(2, whole)
+    else:
+        next(expected)
+        state = saved(whole)
+    resumed = loader()
+    if given == "list":
+        resumed.dataset.load_state_dict([state])
+    else:
+        resumed.load_state_dict(state)
+    found = epochs_from(1, resumed)
+    assert next(found) == []
+    if given == "again":
+        state, resumed = saved(resumed), loader()
+        resumed.load_state_dict(state)
+        found = epochs_from(1, resumed)
+        assert next(found) == []
+    assert list(found) == list(expected)
 
 
 @pytest.mark.parametrize("convert", [None, lambda batch: torch.tensor(batch["id"].to_pylist())])
