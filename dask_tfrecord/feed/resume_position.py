@@ -147,7 +147,9 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     states = list(start) if isinstance(start, list | tuple) else [start]
     keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "step", "skip"}
     keys.add("remaining")
-    if not states or not all(isinstance(state, dict) and "version" in state for state in states):
+    if not states:
+        raise no_states(plan)
+    if not all(isinstance(state, dict) and "version" in state for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches", "pass the `state` of its result, or a list of these"
         )
@@ -253,26 +255,28 @@ def begin(
     if not states:
         order.check_shards(shard[1])
         return _divided(plan, order, [order.every_row], shard, part)
+    shards, parts = _words(plan)
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
         one = beginning_of_state(state, _spans)
         if begun.setdefault((one.shard, one.part), one) != one:
-            raise _not_together(f"two different states of shard {one.shard.number}, part {one.part.number}")
+            of = f"{shards} {one.shard.number}, {parts} {one.part.number}"
+            raise _not_together(plan, f"two different states of {of}")
     if any(one.shard.total != shard[1] for one in begun.values()):
         found = list(begun.values())
-        _check_complete([one.shard for one in found], "shard")
+        _check_complete(plan, [one.shard for one in found], shards)
         indices = sorted({one.shard.number for one in found})
-        spans = [span for index in indices for span in _of_shard(found, index)]
+        spans = [span for index in indices for span in _of_shard(plan, found, index)]
         return _divided(plan, order, spans, shard, part)
     found = [one for one in begun.values() if one.shard.number == shard[0]]
     if not found:
-        raise _of_other_shards([one.shard for one in begun.values()], shard)
+        raise _of_other_shards(plan, [one.shard for one in begun.values()], shard)
     if len({one.shard for one in found}) > 1:
-        raise _not_together(f"states of shard {shard[0]} of different divisions")
+        raise _not_together(plan, f"states of {shards} {shard[0]} of different divisions")
     for one in found:
         if one.part[:2] == part and not _is_cut_elsewhere(plan, found, part):
             return one
-    return divide_parts(plan, order, found[0].shard, _of_shard(found, shard[0]), part)
+    return divide_parts(plan, order, found[0].shard, _of_shard(plan, found, shard[0]), part)
 
 
 def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) -> bool:
@@ -296,37 +300,56 @@ def beginning_of_state(state: State, sequence_of: Callable[[Any], Any]) -> Begin
     return Beginning(Share(*state["shard"]), Share(*state["part"]), sequences, state["step"], state["skip"])
 
 
-def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
+def _words(plan: Plan) -> tuple[str, str]:
+    """Return what the user calls a shard and a part of it."""
+    return ("rank", "worker") if _is_pytorch(plan) else ("shard", "part")
+
+
+def _is_pytorch(plan: Plan) -> bool:
+    return plan.surface.__qualname__.startswith("TFRecordBatches")
+
+
+def no_states(plan: Plan) -> TFRecordError:
+    return TFRecordError("the list of states is empty", f"pass the states of all {_words(plan)[0]}s")
+
+
+def _of_shard(plan: Plan, begun: Sequence[Beginning], index: int) -> list[Span]:
     parts = sorted((one.part, one.spans) for one in begun if one.shard.number == index)
-    _check_complete([part for part, _ in parts], f"shard {index}, part")
+    _check_complete(plan, [part for part, _ in parts], "{0} {2}, {1}".format(*_words(plan), index))
     return [span for _, spans in parts for span in spans]
 
 
-def _check_complete(shares: Sequence[Share], what: str) -> None:
+def _check_complete(plan: Plan, shares: Sequence[Share], what: str) -> None:
     """Raise unless ``shares`` contains every share of one division, and no share of another division."""
-    if len({share[1:] for share in shares}) > 1:
-        raise _not_together(f"states of different divisions into {what}s")
+    found = sorted({share[1::-1] for share in shares})
+    if found[0][0] != found[-1][0]:
+        each = ", ".join(f"{what} {number} of {total}" for total, number in found)
+        raise _not_together(plan, f"states of different numbers of {what}s: {each}")
+    if len({share.whole for share in shares}) > 1:
+        raise _not_together(plan, f"states of different divisions into {what}s")
     count = shares[0].total
     missing = sorted(set(range(count)) - {share.number for share in shares})
     if missing:
         raise TFRecordError(
             f"the state of {what} {missing[0]} of {count} is missing",
-            "pass a list of the states of all shards and parts, because their numbers have changed",
+            "pass a list of the states of all {}s and {}s{}, because their numbers have changed".format(
+                *_words(plan), " to load_state_dict of the dataset, not of a DataLoader" * _is_pytorch(plan)
+            ),
         )
 
 
-def _of_other_shards(given: Collection[Share], shard: Fraction) -> TFRecordError:
+def _of_other_shards(plan: Plan, given: Collection[Share], shard: Fraction) -> TFRecordError:
+    what = _words(plan)[0]
     numbers = ", ".join(str(number) for number in sorted({one.number for one in given}))
     return TFRecordError(
-        f"the state belongs to shard {numbers}, and not to shard {shard[0]} of {shard[1]}",
-        "pass the state of the same shard, or a list of the states of all shards",
+        f"the state belongs to {what} {numbers}, and not to {what} {shard[0]} of {shard[1]}",
+        f"pass the state of the same {what}, or a list of the states of all {what}s",
     )
 
 
-def _not_together(what: str) -> TFRecordError:
-    return TFRecordError(
-        f"there are {what}", "pass the states that all shards returned at the same step of one run"
-    )
+def _not_together(plan: Plan, what: str) -> TFRecordError:
+    advice = f"pass the states that all {_words(plan)[0]}s returned at the same step of one run"
+    return TFRecordError(f"there are {what}", advice)
 
 
 def _divided(plan: Plan, order: Order, spans: list[Span], shard: Fraction, part: Fraction) -> Beginning:
@@ -374,19 +397,17 @@ def begin_sequences(
     sequence. ``begun`` are the states from which the iteration continues.
     """
     own = range(shard[0], count, shard[1])
-    step = rows_of_each(plan.batch_size, count, shard)
+    step = rows_of_each(plan.batch_size, count, shard, _words(plan)[0])
     shares = Share(*shard, _whole([], plan.uneven)), Share(*part, _whole([], step))
     if not begun:
         return Beginning(*shares, [whole(index) for index in own], step, part[0])
     if len({(one.shard, one.part) for one in begun}) < len(set(map(repr, begun))):
-        raise _not_together("different states of one part of one shard")
+        raise _not_together(plan, "different states of one {1} of one {0}".format(*_words(plan)))
     shards = {one.shard for one in begun}
-    if len({one.total for one in shards}) > 1:
-        raise _not_together("states of different divisions into shards")
     if any(one.total != shard[1] for one in shards):
-        _check_complete(list(shards), "shard")
+        _check_complete(plan, list(shards), _words(plan)[0])
     elif shares[0] not in shards:
-        raise _of_other_shards(shards, shard)
+        raise _of_other_shards(plan, shards, shard)
     same = [one for one in begun if one.shard == shares[0]]
     if len({one.part for one in same}) == 1 < part[1] and same[0].part[:2] == part:
         return _of_worker(same[0], len(own), step)
@@ -395,8 +416,8 @@ def begin_sequences(
     for one in shards:
         indices = range(one.number, count, one.total)
         longer = [sizes[index] - sizes[0] for index in indices]  # the first sequence is the shortest one
-        newest |= zip(indices, _newest(begun, one, size, longer), strict=True)
-    _check_steps(sizes, {index: sizes[index] - size(rest) for index, rest in newest.items()})
+        newest |= zip(indices, _newest(plan, begun, one, size, longer), strict=True)
+    _check_steps(plan, sizes, {index: sizes[index] - size(rest) for index, rest in newest.items()})
     return Beginning(*shares, [newest[index] for index in own], step, part[0])
 
 
@@ -414,7 +435,7 @@ def _of_worker(begun: Beginning, sequences: int, step: int) -> Beginning:
 
 
 def _newest(
-    begun: Sequence[Beginning], shard: Share, size: Callable[[Any], int], longer: Sequence[int]
+    plan: Plan, begun: Sequence[Beginning], shard: Share, size: Callable[[Any], int], longer: Sequence[int]
 ) -> list[Any]:
     """Return the sequences of a shard in the state of the part that is furthest on.
 
@@ -422,7 +443,7 @@ def _newest(
     which each sequence is longer than the shortest one. Such rows are not in every step of an epoch.
     """
     parts = [one for one in begun if one.shard == shard]
-    _check_complete([one.part for one in parts], f"shard {shard.number}, part")
+    _check_complete(plan, [one.part for one in parts], "{0} {2}, {1}".format(*_words(plan), shard.number))
     newest: list[Any] = min(parts, key=lambda one: sum(map(size, one.sequences))).sequences
     for one in parts:
         passed = [
@@ -430,7 +451,7 @@ def _newest(
             for old, new, more in zip(one.sequences, newest, longer, strict=True)
         ]
         if any(rows - one.skip * one.step >= one.step for rows in passed):
-            raise _not_together(f"states of different steps of shard {shard.number}")
+            raise _not_together(plan, f"states of different steps of {_words(plan)[0]} {shard.number}")
     return newest
 
 
@@ -496,24 +517,32 @@ def steps_of(plan: Plan, order: Order, begun: Beginning) -> Steps:
     return Steps(size, left, count, *turns)
 
 
-def _check_steps(sizes: dict[int, int], taken: dict[int, int]) -> None:
+def _check_steps(plan: Plan, sizes: dict[int, int], taken: dict[int, int]) -> None:
     """Raise unless the same number of rows was taken from each sequence, or all rows of a shorter one."""
     newest = max(taken.values())
     if any(one != min(newest, sizes[index]) for index, one in taken.items()):
-        raise _not_together("states of different steps")
+        raise _not_together(plan, "states of different steps")
 
 
-def rows_of_each(batch_size: int, count: int, shard: Fraction) -> int:
-    """Return how many rows of each sequence a batch of one of several shards contains."""
+def rows_of_each(batch_size: int, count: int, shard: Fraction, what: str = "shard") -> int:
+    """Return how many rows of each sequence a batch of one of several shards contains.
+
+    ``what`` is what the user calls a shard.
+    """
     if count % shard[1]:
         fitting = [str(one) for one in range(1, count + 1) if count % one == 0]
-        problem = f"{shard[1]} shards cannot share {count} sequences equally"
-        raise TFRecordError(problem, f"read {', '.join(fitting[:-1])} or {fitting[-1]} shards")
+        problem = f"{shard[1]} {what}s cannot share {count} sequences equally"
+        raise TFRecordError(problem, f"read {', '.join(fitting[:-1])} or {fitting[-1]} {what}s")
     own = count // shard[1]
     rows, rest = divmod(batch_size, own)
     if rest:
-        problem = f"a batch of {batch_size} rows cannot have equally many rows of {own} sequences"
+        each = f"each of {shard[1]} {what}s" if shard[1] > 1 else f"one {what}"
+        problem = (
+            f"elastic={count} gives {each} {own} sequences, "
+            f"and a batch of {batch_size} rows is no multiple of {own}"
+        )
         sizes = [size * own for size in (rows, rows + 1) if size]
-        effect = "take equally many rows of each"
-        raise TFRecordError(problem, *[Remedy("batch_size", size, effect) for size in sizes])
+        together = [f"take {size * shard[1]} rows on all {what}s together" for size in sizes]
+        given = zip(sizes, together, strict=True)
+        raise TFRecordError(problem, *[Remedy("batch_size", size, effect) for size, effect in given])
     return rows

@@ -31,7 +31,7 @@ from dask_tfrecord.feed.numpy_columns import (
     fill_value,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resume_position import State, checked_states, epoch_of
+from dask_tfrecord.feed.resume_position import State, checked_states, epoch_of, no_states
 from dask_tfrecord.feed.worker_messages import for_message, jagged
 from dask_tfrecord.feed.worker_statistics import WorkerStatistics
 from dask_tfrecord.files.storage.listing import PathLike
@@ -337,6 +337,8 @@ class TFRecordBatches(IterableDataset[Any]):
             another dataset or other arguments.
         """
         given = state if isinstance(state, list | tuple) else [state]
+        if not given:
+            raise no_states(self._plan)
         states = [one for each in given for one in _states_in(each)]
         loaded = copy(self._epochs)  # if a state is refused, the position does not change
         positions = loaded.load(states, "TFRecordBatches", _worker()[0])

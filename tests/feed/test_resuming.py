@@ -144,9 +144,9 @@ def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any])
         (states[:2], "state of shard 2 of 3 is missing"),
         (states[:1], "state of shard 1 of 3 is missing"),
         ([*states[:2], third[2]], "different divisions into shards"),
-        ([*states, second[0]], "different divisions into shards"),
+        ([*states, second[0]], "numbers of shards: shard 0 of 2, shard 0 of 3, shard 1 of 3, shard 2 of 3"),
         ([*states, first[1].state], "two different states of shard 1"),
-        ([], "is not a state"),
+        ([], "list of states is empty"),
         ([states], "is not a state"),
     ):
         with pytest.raises(TFRecordError, match=message):

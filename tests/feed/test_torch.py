@@ -366,9 +366,13 @@ def test_states_of_different_epochs_or_steps_are_refused(rows_of_50: str) -> Non
         with pytest.raises(TFRecordError, match="different epochs"):
             rank_of(rows_of_50, 0, 1).load_state_dict(states)
     batches = rank_of(rows_of_50, 0, 1)
+    with pytest.raises(TFRecordError, match="list of states is empty; pass the states of all ranks"):
+        batches.load_state_dict([])
     batches.load_state_dict(one)
     for _ in range(2):  # the position is not lost
-        with pytest.raises(TFRecordError, match="state of shard 1 of 2 is missing"):
+        with pytest.raises(
+            TFRecordError, match=r"state of rank 1 of 2 is missing.*to load_state_dict of the dataset, not"
+        ):
             iter(batches)
     with pytest.raises(TFRecordError, match="seed=4, and not seed=3"):
         second.load_state_dict(begun(rank_of(rows_of_50, 1, 2, seed=4), 1)[1])

@@ -163,7 +163,9 @@ def test_a_stateful_loader_resumes_in_the_middle_and_at_the_end(path: str, worke
 def test_an_error_names_the_numbers_that_fit(path: str) -> None:
     with pytest.raises(TFRecordError, match="1, 2, 3, 4, 6 or 12"):
         rank_of(path, 0, 5)
-    with pytest.raises(TFRecordError, match="a batch of 50 rows") as raised:
+    with pytest.raises(
+        TFRecordError, match="gives each of 2 ranks 6 sequences, and a batch of 50 rows"
+    ) as raised:
         TFRecordBatches(path, 50, elastic=12, rank=0, world_size=2)
     assert [remedy[:2] for remedy in raised.value.remedies] == [("batch_size", 48), ("batch_size", 54)]
     batches = rank_of(path, 0, 1)
