@@ -3,9 +3,8 @@
 With ``elastic=12``, a step has the same rows on 1, 2, 3, 4, 6 or 12 processes. So a run that is killed on 2
 processes and continues on 3 has in each step the rows and the loss of an uninterrupted run of one process.
 The checkpoint contains the model, the optimizer and the states of the loaders of all ranks.
-
-Run it with ``python examples/train_ddp_s3.py [NEW_DIRECTORY]``. It starts an S3 server in this process. It
-needs ``pip install torch torchdata s3fs "moto[s3,server]"``.
+``python examples/train_ddp_s3.py [NEW_DIRECTORY]`` takes some minutes on two cores. It starts an S3 server,
+and needs ``pip install torch torchdata s3fs "moto[s3,server]"``. For your own program, copy `train_ddp.py`.
 """
 
 import json
@@ -87,6 +86,7 @@ def train(rank: int, root: Path, kind: str, run: str) -> None:
 
 def steps_of(root: Path, kind: str, run: str) -> list:
     """Train in new processes, until they end or one is killed. Return the loss and the rows of each step."""
+    print(f"{kind}, ranks: {RANKS[run]}, begins", flush=True)
     try:
         mp.spawn(train, (root, kind, run), RANKS[run])
     except (mp.ProcessExitedException, mp.ProcessRaisedException) as problem:

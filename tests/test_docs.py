@@ -100,6 +100,11 @@ def test_code_runs_as_printed(
         assert shown is None or shown == output
 
 
+def test_the_page_about_ddp_shows_the_program_that_is_tested() -> None:
+    _, program = (ROOT / "examples" / "train_ddp.py").read_text().split('"""\n\n', 1)
+    assert f"```python\n{program}```" in (ROOT / "docs" / "training" / "ddp.md").read_text()
+
+
 @pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES], ids=_name)
 def test_links_between_files_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())

@@ -18,8 +18,8 @@ REASONS = """\
   many rows per CPU second as with tfx-bsl. TFDS directories provide shapes, splits and class names, too.
 - **All or nothing.** Readers see the old or the new data, whatever fails. In a soak test that kills workers
   and clients at random, no row was lost or duplicated.
-- **Ready to train.** Shuffled batches are the same for any number of ranks, and a run resumes at the exact
-  row. Per CPU second, PyTorch receives {feed} times as many rows as from TensorFlow's fastest pipeline.
+- **Ready to train.** With `elastic=`, batches are the same for any number of ranks. Runs resume at the exact
+  row. Per CPU second, PyTorch gets {feed} times as many table rows as from TensorFlow's fastest pipeline.
 """
 
 # GitHub's colours of text and of links, which are legible on its light and dark pages.
