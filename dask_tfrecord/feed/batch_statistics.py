@@ -117,8 +117,11 @@ class Counters:
         return [one for pieces in self._pieces for one in list(pieces)]
 
     def add_ahead(self, pieces: Iterable[Any]) -> None:
-        """Count pieces that are read ahead, until the iterable is empty."""
-        self._pieces = [*filter(list, self._pieces), pieces]
+        """Count pieces that are read ahead, until `drop_ahead` is called."""
+        self._pieces = [*self._pieces, pieces]
+
+    def drop_ahead(self, pieces: Iterable[Any]) -> None:
+        self._pieces = [one for one in self._pieces if one is not pieces]
 
     def add_piece(self, seconds: float, cpu: float, nbytes: int) -> None:
         """Count a piece that was read in ``seconds``, of which ``cpu`` were CPU time."""

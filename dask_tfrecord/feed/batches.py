@@ -131,11 +131,11 @@ def iter_batches(
         Divide the rows into this number of sequences, whose orders do not depend on the number of shards.
         Shard ``r`` of ``k`` reads the sequences ``r``, ``r + k``, ..., for every ``k`` that divides
         ``elastic``. Each batch has equally many rows of each of them, so ``batch_size`` must be a multiple of
-        ``elastic // k``. The batches of all shards together then contain the same rows at every step,
-        whatever the number of shards is, and if ``batch_size`` times the number of shards is the same. An
-        iteration may resume with another number of shards, and continues at the same step. ``uneven`` then
-        says what to do if the sequences have unequal lengths. "drop" for ``batch_mode`` omits the same rows
-        for every number of shards. ``shuffle_buffer`` is divided among the sequences. ``elastic`` requires a
+        ``elastic // k``. The batches of all shards together then contain the same rows at every step, for any
+        number of shards, provided that ``batch_size`` times the number of shards stays the same. An iteration
+        may resume with another number of shards, and continues at the same step. ``uneven`` then says what to
+        do if the sequences have unequal lengths. "drop" for ``batch_mode`` omits the same rows for every
+        number of shards. ``shuffle_buffer`` is divided among the sequences. ``elastic`` requires a
         path.
     prefetch : int or str, optional
         How far threads read ahead: the number of blocks or partitions, or their size in memory, such as
@@ -217,8 +217,10 @@ def mix(
 ) -> "Batches":
     """Iterate over a mixture: the rows of several datasets, in fixed proportions.
 
-    At each row, the number of rows of each source differs from its share by less than one row. The order of
-    the sources depends only on the weights. The loaders accept the same mapping in place of a path.
+    At each row, the number of rows of each source differs from its share by less than one row, or by less
+    than two rows in each of several shards or sequences. The order of the sources depends only on the
+    weights, and with several shards or sequences also on ``seed`` and ``epoch``. The loaders accept the same
+    mapping in place of a path.
 
     Parameters
     ----------
@@ -237,7 +239,8 @@ def mix(
     until : "first", "all" or int, default "first"
         Where an epoch ends. "first" ends it before the first source would run out of rows, so that no row is
         repeated. "all" ends it when every row of every source was returned. A source that has no more rows
-        begins anew, with another row order if it is shuffled. An integer is the number of rows of the epoch.
+        begins anew, with another row order if it is shuffled. An integer is the number of rows of the epoch,
+        rounded down to a multiple of the number of shards, or of ``elastic``.
     shuffle, seed : optional
         How the rows of each path are shuffled, as in `iter_batches`. The order of each source depends on
         ``seed``, on its index and on ``epoch``. Without a shuffle, each epoch begins with the same rows, even

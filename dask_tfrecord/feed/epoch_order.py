@@ -40,7 +40,7 @@ from dask_tfrecord.row_selection import BLOCK_BYTES
 
 # Each name says what a stream of random numbers shuffles. The key of the stream contains the index of the
 # name in this list.
-Use = Literal["pieces", "window", "rows", "mixture"]
+Use = Literal["pieces", "window", "rows", "mixture", "source"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
@@ -173,10 +173,14 @@ def plan_batches(
             if hasattr(source, "plan_of_source"):  # `Batches` are defined above this module
                 found: Plan = source.plan_of_source()
                 return found
-            one = int(stream("mixture", checked_seed, index).integers(1 << 62)) if shuffle else 0
+            one = int(stream("source", checked_seed, index).integers(1 << 62)) if shuffle else 0
             return plan_batches(source, batch_size, seed=one, is_mixed=True, **shared)
 
+        check_buffer(checked_shuffle(shuffle, checked_seed if shuffle else 0), shuffle_buffer)
         mixed = mixed_source(source, until, plan_one)
+        for one in mixed.plans:
+            if sequences and isinstance(one.source, DatasetSource):
+                _warn_of_large_blocks(one.source, sequences)
         if batch_mode == "auto":
             problem = "batch_mode='auto' does not suit a mixture, whose batches have rows of several sources"
             raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"))

@@ -206,6 +206,7 @@ class LookAhead(Generic[Rows]):
         # Python may delete the iterator while this thread has a lock of this object, so this method takes no
         # lock, and does not wait for the threads. Each thread ends after its current piece.
         self._is_closed = True
+        self._counters.drop_ahead(self._ahead)
         self._clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

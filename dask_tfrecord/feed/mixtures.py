@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.codec import Ints, choose_turns
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.feed.batch_sources import RecordReader, WindowMemory
 from dask_tfrecord.feed.batch_statistics import Counters
 from dask_tfrecord.feed.epoch_order import (
@@ -183,7 +183,7 @@ class MixedRows:
 
     def _order(self, plan: Plan, weight: int, number: int) -> Order:
         """Return the order of a pass of a source. The weight divides the limits of its windows."""
-        divisor = -(-self._count * sum(self._source.weights) // weight)
+        divisor = max(1, round((self._plan.elastic or 1) * sum(self._source.weights) / weight))
         return plan.order(self._epoch + (number << 32), divisor)
 
     def _steps_of(self, rests: Sequence[Rest], skip: int) -> Steps:
@@ -242,7 +242,7 @@ class MixedRows:
                 readers.append(stack.enter_context(reader))
             for reader in readers:
                 reader.begin()
-            drawer = _Drawer(readers, self._weights, run, self._source.schema.arrow)
+            drawer = _Drawer(readers, self._weights, run, self._source)
             yield from drawer.batches(steps, at.returned)
 
 
@@ -250,9 +250,10 @@ class _Drawer:
     """Draw the rows of runs of steps from the readers of the sources."""
 
     def __init__(
-        self, readers: Sequence[SequenceReader], weights: Ints, run: _Run, schema: pa.Schema
+        self, readers: Sequence[SequenceReader], weights: Ints, run: _Run, source: MixedSource
     ) -> None:
-        self._readers, self._weights, self._run, self._schema = readers, weights, run, schema
+        self._readers, self._weights, self._run = readers, weights, run
+        self._schema, self._names = source.schema.arrow, source.names
         self._deficits = run.deficits.copy()
         records = [reader.records for reader in readers if reader.records is not None]
         is_same = len(records) == len(readers) and all(
@@ -290,8 +291,11 @@ class _Drawer:
         """Take the rows of some steps. ``counts`` contains the rows of each sequence (columns)."""
         deficits = self._deficits.copy()
         chosen, drawn = self._choose(counts)
-        for reader, of_source in zip(self._readers, drawn, strict=True):
-            reader.ready(of_source.sum(axis=0))
+        for name, reader, of_source in zip(self._names, self._readers, drawn, strict=True):
+            least = of_source.sum(axis=0)
+            if (reader.ready(least) < least).any():
+                problem = f"a file of the source {name!r} has fewer rows than when the dataset was opened"
+                raise FileChangedError(problem)
         before = np.zeros((len(drawn), 1, counts.shape[1]), np.int64)
         run = _Run(
             self._run.chains,

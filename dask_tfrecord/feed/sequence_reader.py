@@ -103,7 +103,7 @@ class SequenceReader:
         order = next(iter(chains[0]))[0]
         keeps = isinstance(source, DatasetSource) and source.keeps_records
         self.records: RecordReader | None = None
-        if keeps and (order.seed is not None or len(chains) > 1):
+        if keeps and (order.seed is not None or len(chains) > 1 or memory is not None):
             self.records = RecordReader(source, memory or WindowMemory(), counters.requests)
         self._ahead: LookAhead[Any] | None = None
         pieces = self._pieces(prefetch, order, counters, share)

@@ -142,7 +142,8 @@ class TFRecordBatches(IterableDataset[Any]):
     uneven : "drop", "pad" or "keep", default "drop"
         What to do if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
         repeats rows, so that every rank makes the same number of steps. The number of rows that "drop" or
-        "pad" affects is smaller than the number of ranks. "keep" returns every row once.
+        "pad" affects is smaller than the number of ranks, or than ``elastic``. "keep" returns every row once.
+        All ranks of a mixture have equally many rows, whatever ``uneven`` is.
     batch_mode : "keep" or "drop", default "keep"
         What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the
         incomplete last batch, and "drop" omits that batch.
