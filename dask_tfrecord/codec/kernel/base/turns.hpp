@@ -75,7 +75,7 @@ inline const char* choose_turns(const int64_t* weights, int64_t* deficits, size_
     size_t best = sources;
     int64_t best_due = INT64_MAX;
     for (size_t i = 0; i < sources; ++i) {
-      const bool is_better = (from[i] <= now) & (due[i] < best_due);
+      const bool is_better = from[i] <= now && due[i] < best_due;
       best = is_better ? i : best;
       best_due = is_better ? due[i] : best_due;
     }
