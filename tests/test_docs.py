@@ -171,9 +171,7 @@ def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyP
         assert report.BEGIN + text + report.END in (ROOT / page).read_text(), page
     made = {f"peers-{theme}.svg": readme.picture(results, theme) for theme in readme.THEMES}
     made["RESULTS.md"] = files.page(results)
-    for suite, (name, *_) in formats.PAGES.items():
-        if found := report.stored(suite):
-            made[name] = formats.page(suite, found)
+    made |= {name: formats.page(suite, report.stored(suite)) for suite, (name, *_) in formats.PAGES.items()}
     for name, text in made.items():
         assert text == (ROOT / "benchmarks" / name).read_text(), name
 
