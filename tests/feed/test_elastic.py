@@ -8,6 +8,7 @@ import json
 import os
 import random
 import warnings
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_blocks import small_blocks
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.errors import RemedyWarning
-from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files import file_writer
 
 SIZES = [24, 97, 403]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_blocks() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "WINDOW_BYTES", 24_000)
-        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
+def _small_blocks() -> Iterator[None]:
+    with small_blocks(window_bytes=24_000):
         yield
 
 

@@ -4,6 +4,7 @@ Modules: feed.batches, feed.epoch_order, feed.resume_position, feed.torch, feed.
 """
 
 import gzip
+from collections.abc import Iterator
 from typing import Any
 
 import dask.dataframe as dd
@@ -21,13 +22,13 @@ from elastic_oracle import (
     ranges,
 )
 from hypothesis import settings
+from small_blocks import small_blocks
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create"
@@ -51,14 +52,8 @@ SHUFFLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_blocks() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "WINDOW_BYTES", 6000)
-        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
+def _small_blocks() -> Iterator[None]:
+    with small_blocks(window_bytes=6000, group_blocks=4):
         yield
 
 

@@ -5,6 +5,7 @@ Modules: feed.mixtures, feed.mixed_source, feed.resume_position.
 
 import json
 import random
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from elastic_oracle import (
     worst_distance,
 )
 from hypothesis import settings
+from small_blocks import small_blocks
 
 import dask_tfrecord
-from dask_tfrecord.feed import epoch_order, mix
+from dask_tfrecord.feed import mix
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files import file_writer
 
 # The rows and the files of each source. The ids of a source begin at its index, times `FAR`.
 SOURCES: list[tuple[int, int, dict[str, Any]]] = [
@@ -42,13 +43,8 @@ FAR = 1000
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_blocks() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 8)
-        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 8)
-        patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
+def _small_blocks() -> Iterator[None]:
+    with small_blocks(1 << 9, group_blocks=4):
         yield
 
 

@@ -5,7 +5,7 @@ Modules: feed.mixtures, feed.mixed_source, feed.batches, feed.resume_position, f
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from small_blocks import small_blocks
 
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.errors import Remedy
-from dask_tfrecord.feed import Batches, epoch_order, iter_batches, mix
+from dask_tfrecord.feed import Batches, iter_batches, mix
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files import file_writer
 
 SIZES = {"web": 1000, "books": 300, "code": 77}
 SHARES = {"web": Fraction(7, 10), "books": Fraction(2, 10), "code": Fraction(1, 10)}
@@ -33,12 +33,8 @@ SHUFFLES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_blocks() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
+def _small_blocks() -> Iterator[None]:
+    with small_blocks():
         yield
 
 

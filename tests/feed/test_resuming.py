@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_blocks import small_blocks
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files import file_writer
 
 ROWS = 403
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_blocks() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
-        patch.setattr(epoch_order, "WINDOW_BYTES", 3000)
-        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
-        patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
+def _small_blocks() -> Iterator[None]:
+    with small_blocks(window_bytes=3000, group_blocks=4):
         yield
 
 
