@@ -227,8 +227,9 @@ def mix(
     sources : dict, or list of tuple
         Maps each source to its weight: a share such as 0.7, or a number of rows. A source is a path, a tuple
         of paths, a `Dataset`, or the unread result of `iter_batches` with its own columns, filters and
-        shuffle. Sources that cannot be keys of a dict, such as lists of paths, are passed in a list of pairs
-        ``(source, weight)``. All sources must have the same columns and types.
+        shuffle. Its ``batch_size``, ``batch_mode`` and ``prefetch`` then have no effect. Sources that cannot
+        be keys of a dict, such as lists of paths, are passed in a list of pairs ``(source, weight)``. All
+        sources must have the same columns and types.
     batch_size : int, default 1024
         Number of rows in each batch. A batch contains rows of all sources.
     columns : str or list of str, optional
@@ -350,8 +351,8 @@ class Batches:
             plan, states = checked_states(plan, start, epoch)
         self._plan = plan
         rows_of = MixedRows if isinstance(plan.source, MixedSource) else _EpochRows
-        self._rows: Any = rows_of(plan, epoch, shard, part, states)
-        self._at: Any = self._rows.start
+        self._rows: MixedRows | _EpochRows = rows_of(plan, epoch, shard, part, states)
+        self._at: Any = self._rows.start  # only `_rows` knows what a position contains
         self._is_whole = (start, plan.elastic, shard, part, epoch) == (None, None, (0, 1), (0, 1), 0)
         self._lock, self._process = RLock(), os.getpid()
         self._closed = False
@@ -456,16 +457,14 @@ class Batches:
 
         To resume, pass the dict as ``start=``, or a list of the dicts of all shards.
         """
-        state: State = self._rows.state(self._at)
-        return state
+        return self._rows.state(self._at)
 
     @property
     def is_empty(self) -> bool:
         """True if the iteration is known to return no batch."""
         if self._rows.steps.batches is None:
             return not any(self.state["remaining"])
-        empty: bool = self._rows.steps.batches == 0
-        return empty
+        return self._rows.steps.batches == 0
 
     @property
     def statistics(self) -> BatchStatistics:
@@ -595,7 +594,7 @@ def _in_steps(reader: SequenceReader, steps: Steps) -> Generator[_Positioned, No
         # The number of steps whose rows are ready.
         ready = int(np.where(after < steps.left, after // steps.size, steps.count).min())
         if ready <= own:
-            raise FileChangedError("a file has fewer rows than when the dataset was opened")
+            raise FileChangedError("a file has fewer rows than when the dataset was opened", path=reader.path)
         together = max(1, reader.rows_together // (steps.size * len(after)))
         following = range(own, min(ready, own + together * steps.stride), steps.stride)
         numbers = np.arange(step, following[-1] + 1)

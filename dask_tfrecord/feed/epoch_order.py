@@ -645,6 +645,11 @@ def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, unev
     return part_of(spans, first, last)
 
 
+def rows_of_sequence(rows: int, sequence: Fraction, uneven: Uneven) -> list[Span]:
+    """Return one of the sequences into which ``elastic=`` divides the rows of an epoch."""
+    return rows_of_shard([Span(0, rows)], sequence, True, uneven)
+
+
 def rows_of_part(spans: Sequence[Span], part: Fraction, step: int) -> list[Span]:
     """Return the rows of one part of a shard. Parts are cut only at multiples of ``step`` rows."""
     index, count = part

@@ -18,7 +18,7 @@ from dask_tfrecord.feed.epoch_order import (
     Span,
     check_sequences,
     checked_shard,
-    rows_of_shard,
+    rows_of_sequence,
     stream,
     total_size,
 )
@@ -31,7 +31,7 @@ from dask_tfrecord.feed.numpy_columns import (
     numpy_columns,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resume_position import rows_of_each
+from dask_tfrecord.feed.resume_position import count_steps, rows_of_each
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 
@@ -192,10 +192,10 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         lengths = [total_size(self._rows_of(one)) for one in self._sequences]
         # Sequence 0 is a shortest one, so every number of shards drops the same incomplete batch.
         shortest = lengths[0] if elastic is None else total_size(self._rows_of((0, elastic)))
-        self._count = shortest // self._size if batch_mode == "drop" else -(-max(lengths) // self._size)
+        self._count = count_steps(shortest, max(lengths), self._size, batch_mode)
 
     def _rows_of(self, sequence: tuple[int, int]) -> list[Span]:
-        return rows_of_shard([Span(0, len(self.table))], sequence, True, self._uneven)
+        return rows_of_sequence(len(self.table), sequence, self._uneven)
 
     @property
     def statistics(self) -> BatchStatistics:

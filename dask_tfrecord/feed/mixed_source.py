@@ -120,7 +120,7 @@ def _planned(name: str, plan_one: Callable[[], "Plan"]) -> "Plan":
     try:
         return plan_one()
     except TFRecordError as error:
-        if name in str(error):
+        if repr(name) in str(error):
             raise
         raise error.replaced(problem=f"the source {name!r} of the mixture: {error.problem}") from None
 
@@ -227,7 +227,7 @@ def _mends(schema: Schema, name: str, other: pa.DataType) -> list[Remedy]:
     return remedies
 
 
-def rows_of_sequence(source: MixedSource, deficits: Ints) -> int:
+def sequence_length(source: MixedSource, deficits: Ints) -> int:
     """Return the number of rows of each sequence of an epoch.
 
     ``deficits`` contains a row for each sequence: the deficits with which the choice of its sources begins.

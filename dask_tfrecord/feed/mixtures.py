@@ -25,16 +25,17 @@ from dask_tfrecord.feed.epoch_order import (
     Plan,
     Span,
     part_of,
-    rows_of_shard,
+    rows_of_sequence,
     stream,
     total_size,
 )
-from dask_tfrecord.feed.mixed_source import MixedSource, first_deficits, rows_of_sequence
+from dask_tfrecord.feed.mixed_source import MixedSource, first_deficits, sequence_length
 from dask_tfrecord.feed.resume_position import (
     State,
     Steps,
     begin_sequences,
     beginning_of_state,
+    count_steps,
     describe,
     stored_spans,
 )
@@ -157,7 +158,7 @@ class MixedRows:
         ]
         self._passes = [partial(_rows_of_pass, order_of, self._count) for order_of in orders]
         deficits = first_deficits(source, self._count, stream("mixture", plan.seed, epoch))
-        rows = rows_of_sequence(source, deficits)
+        rows = sequence_length(source, deficits)
 
         def whole(index: int) -> Rest:
             first = [
@@ -190,7 +191,7 @@ class MixedRows:
         size, stride = self._beginning.step, self._beginning.part.total
         left = np.array([rest.rows for rest in rests])
         most = int(left.max(initial=0))
-        count = most // size if self._plan.batch_mode == "drop" else -(-most // size)
+        count = count_steps(most, most, size, self._plan.batch_mode)
         return Steps(size, left, count, skip, stride)
 
     def _run_at(self, rests: Sequence[Rest]) -> _Run:
@@ -325,7 +326,7 @@ class _Drawer:
         """
         parts, rows, first = [], [], 0
         for reader, of_source in zip(self._readers, drawn, strict=True):
-            parts += reader.take_parts(of_source)
+            parts += reader.take_ranges(of_source)
             rows.append(first + interleaved(of_source, is_kept))
             first += int(of_source.sum())
         return records.decode(parts, np.concatenate(rows)[places])
@@ -363,7 +364,7 @@ def _rows_of_pass(
     order_of: Callable[[int], Order], count: int, index: int, number: int
 ) -> tuple[Order, list[Span]]:
     order = order_of(number)
-    return order, rows_of_shard([order.every_row], (index, count), True, "keep")
+    return order, rows_of_sequence(order.every_row.size, (index, count), "keep")
 
 
 def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -8,10 +8,12 @@ import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dask_tfrecord.arguments import BatchMode
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.batch_sources import digest
@@ -22,6 +24,7 @@ from dask_tfrecord.feed.epoch_order import (
     Span,
     merged,
     rows_of_part,
+    rows_of_sequence,
     rows_of_shard,
     total_size,
 )
@@ -32,6 +35,10 @@ State: TypeAlias = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 4
+
+# What a state stores, besides the checksum.
+_KEYS = ["version", "source", "source_version", "arguments", "epoch", "shard", "part"]
+_KEYS += ["step", "skip", "remaining"]
 
 # Under this key, a state stores the checksum of all other values.
 CHECKSUM = "checksum"
@@ -145,8 +152,6 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     If the states belong to an older version of the dataset, the returned plan reads this version.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
-    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "step", "skip"}
-    keys.add("remaining")
     if not states:
         raise no_states(plan)
     if not all(isinstance(state, dict) and "version" in state for state in states):
@@ -156,7 +161,7 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     if any(state["version"] != _STATE_VERSION for state in states):
         problem = "the state was taken with another version of the library"
         raise TFRecordError(problem, Remedy("start", None, "begin the epoch again"))
-    if not all(_is_sealed(state, keys) for state in states):
+    if not all(_is_sealed(state, _KEYS) for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches, or the state was changed", "pass its `state` unchanged"
         )
@@ -249,7 +254,7 @@ def begin(
     shard stopped. If the numbers of shards or parts have changed, the remaining rows are divided anew.
     """
     if plan.elastic is not None:
-        return begin_elastic(
+        return _begin_elastic(
             plan, plan.elastic, order, shard, part, [beginning_of_state(one, _spans) for one in states]
         )
     if not states:
@@ -276,7 +281,7 @@ def begin(
     for one in found:
         if one.part[:2] == part and not _is_cut_elsewhere(plan, found, part):
             return one
-    return divide_parts(plan, order, found[0].shard, _of_shard(plan, found, shard[0]), part)
+    return _divide_parts(plan, order, found[0].shard, _of_shard(plan, found, shard[0]), part)
 
 
 def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) -> bool:
@@ -354,10 +359,10 @@ def _not_together(plan: Plan, what: str) -> TFRecordError:
 
 def _divided(plan: Plan, order: Order, spans: list[Span], shard: Fraction, part: Fraction) -> Beginning:
     of_shard = rows_of_shard(spans, shard, plan.source.counts is not None, plan.uneven)
-    return divide_parts(plan, order, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
+    return _divide_parts(plan, order, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
 
 
-def divide_parts(plan: Plan, order: Order, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
+def _divide_parts(plan: Plan, order: Order, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
     """Return the rows of a part of a shard, whose remaining rows are ``spans``."""
     step = 1 if plan.source.counts is None else plan.batch_size
     rows = order.begin_small(rows_of_part(merged(spans), part, step))
@@ -368,7 +373,7 @@ def _whole(spans: list[Span], way: str | int) -> str:
     return digest([tuple(span) for span in spans], way)[:8]
 
 
-def begin_elastic(
+def _begin_elastic(
     plan: Plan, count: int, order: Order, shard: Fraction, part: Fraction, begun: Sequence[Beginning]
 ) -> Beginning:
     """Return the sequences of a shard, which never depend on the numbers of shards and parts.
@@ -377,7 +382,7 @@ def begin_elastic(
     """
 
     def whole(index: int) -> list[Span]:
-        return order.begin_small(_of_sequence(plan, count, order, index))
+        return order.begin_small(rows_of_sequence(order.every_row.size, (index, count), plan.uneven))
 
     return begin_sequences(plan, count, shard, part, whole, begun, total_size)
 
@@ -455,10 +460,6 @@ def _newest(
     return newest
 
 
-def _of_sequence(plan: Plan, count: int, order: Order, index: int) -> list[Span]:
-    return rows_of_shard([order.every_row], (index, count), True, plan.uneven)
-
-
 @dataclass(frozen=True)
 class Steps:
     """The steps of an iteration: a step takes ``size`` rows from each sequence, or what is left of it.
@@ -509,12 +510,16 @@ def steps_of(plan: Plan, order: Order, begun: Beginning) -> Steps:
     if plan.elastic is not None:
         size = begun.step
         turns = begun.skip, begun.part.total
-        sizes = [
-            total_size(_of_sequence(plan, plan.elastic, order, index)) for index in (0, begun.shard.number)
-        ]
+        rows = partial(rows_of_sequence, order.every_row.size, uneven=plan.uneven)
+        sizes = [total_size(rows((index, plan.elastic))) for index in (0, begun.shard.number)]
         shortest = max(0, sizes[0] - (sizes[1] - int(left[0])))
-    count = shortest // size if plan.batch_mode == "drop" else -(-int(left.max(initial=0)) // size)
+    count = count_steps(shortest, int(left.max(initial=0)), size, plan.batch_mode)
     return Steps(size, left, count, *turns)
+
+
+def count_steps(shortest: int, longest: int, size: int, batch_mode: BatchMode) -> int:
+    """Return how often ``size`` rows can be taken from sequences, given the shortest and the longest one."""
+    return shortest // size if batch_mode == "drop" else -(-longest // size)
 
 
 def _check_steps(plan: Plan, sizes: dict[int, int], taken: dict[int, int]) -> None:

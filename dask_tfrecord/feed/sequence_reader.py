@@ -1,6 +1,6 @@
 """Read the rows of several sequences of one source, and decode rows of all sequences together.
 
-A sequence is a part of an epoch with a fixed order, such as one of the sequences of ``elastic=``. One
+A sequence is a share of an epoch with a fixed order, such as one of the sequences of ``elastic=``. One
 `LookAhead` reads the pieces of all sequences in the order in which they are needed. A window of a sequence is
 loaded when its first row is needed, and dropped when its last row was taken.
 """
@@ -136,6 +136,12 @@ class SequenceReader:
             queue.clear()
 
     @property
+    def path(self) -> str:
+        """The path of the dataset, for errors."""
+        path: str = self._source.dataset.store.public()
+        return path
+
+    @property
     def position(self) -> Position:
         """The position, from which the rows after any of the ready rows can be found."""
         return Position(tuple(self._marks))
@@ -182,21 +188,21 @@ class SequenceReader:
         """
         is_one = len(self._chains) == 1 and is_kept is None
         order = None if is_one else interleaved(counts, is_kept)
-        parts = self.take_parts(counts)
+        ranges = self.take_ranges(counts)
         if self.records is not None:
-            return self.records.decode(parts, order)
-        table = joined([rows.slice(start, stop - start) for rows, start, stop in parts])
+            return self.records.decode(ranges, order)
+        table = joined([rows.slice(start, stop - start) for rows, start, stop in ranges])
         return table if order is None else in_order(table, order)
 
-    def take_parts(self, counts: Ints) -> list[tuple[Any, int, int]]:
+    def take_ranges(self, counts: Ints) -> list[tuple[Any, int, int]]:
         """Take rows without decoding them. Return ranges of rows of windows, in the order of the sequences.
 
         A range is a window, and the indices of its first row and of the row after its last row.
         """
         each = enumerate(counts.sum(axis=0).tolist())
-        return [part for index, count in each for part in self._taken_parts(index, count)]
+        return [one for index, count in each for one in self._taken_ranges(index, count)]
 
-    def _taken_parts(self, index: int, count: int) -> Iterator[tuple[Any, int, int]]:
+    def _taken_ranges(self, index: int, count: int) -> Iterator[tuple[Any, int, int]]:
         queue = self._queues[index]
         self._taken[index] += count
         self._ready[index] -= count

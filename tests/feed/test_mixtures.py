@@ -19,7 +19,7 @@ from small_blocks import small_blocks
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.errors import Remedy
-from dask_tfrecord.feed import Batches, iter_batches, mix
+from dask_tfrecord.feed import Batches, epoch_order, iter_batches, mix
 from dask_tfrecord.feed.epoch_order import plan_batches
 
 SIZES = {"web": 1000, "books": 300, "code": 77}
@@ -58,6 +58,25 @@ def sources(root: str) -> dict[Any, Any]:
 
 def ids(batches: Iterable[Any]) -> list[int]:
     return [number for batch in batches for number in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("shard", "elastic", "divided"), [((0, 1), None, 1), ((0, 8), None, 1), ((0, 2), 4, 4)]
+)
+def test_a_shuffle_buffer_is_divided_among_sources_and_sequences_but_not_among_shards(
+    sources: dict[Any, Any], monkeypatch: pytest.MonkeyPatch, shard: Any, elastic: Any, divided: int
+) -> None:
+    buffers = []
+    make_order = epoch_order.make_order
+
+    def recorded(*given: Any) -> Any:
+        buffers.append(given[4])
+        return make_order(*given)
+
+    monkeypatch.setattr(epoch_order, "make_order", recorded)
+    mix(sources, 24, shuffle=True, shuffle_buffer=1000, shard=shard, elastic=elastic)
+    shares = [round(divided / share) for share in SHARES.values()]
+    assert buffers == [1000 // share for share in shares]
 
 
 def names_of(numbers: list[int]) -> list[str]:

@@ -42,8 +42,8 @@ class Steps {
 //
 // This is Tijdeman's algorithm for the chairman assignment problem (R. Tijdeman, Discrete Mathematics 32, 1980), for k
 // sources. A source may be chosen once it would be at most 1 - 1 / (2k - 2) turns ahead, and must be chosen before it
-// is further behind than that. Among the sources that may be chosen, the one that must be chosen first is chosen. If
-// the deficits are 0 or come from an earlier call, then no source is ever chosen too late.
+// is further behind than that. Each turn goes to the allowed source with the earliest deadline. If the deficits are 0
+// or come from an earlier call, then no source misses its deadline.
 inline const char* choose_turns(const int64_t* weights, int64_t* deficits, size_t sources, int16_t* chosen,
                                 size_t count) {
   if (!sources || sources > kMaxSources) return "the number of sources is not between 1 and 32767";
