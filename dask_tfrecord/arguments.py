@@ -250,7 +250,7 @@ class StreamKeywords(TypedDict, total=False):
     overwrite: bool | Literal["partitions"]
     keep_versions: bool | None
     partition_on: str | Sequence[str] | None
-    columnar: str | Sequence[str] | None
+    columnar: str | Sequence[str] | Literal[False] | None
     split: Mapping[str, float] | None
     colocate: bool
     shuffle: bool | None

@@ -4,14 +4,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.collection.requests import plan_columnar, read_request
+from dask_tfrecord.collection.requests import is_auto, plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_path
@@ -53,7 +53,9 @@ from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import INFO
 
 
-def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequence[str] | None) -> Snapshot:
+def index(
+    path: Any, store: Store, read: dict[str, Any], columnar: str | Sequence[str] | Literal[False] | None
+) -> Snapshot:
     """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` describes.
 
     ``read`` contains the keywords of `read_tfrecord` with which the caller has opened the path.
@@ -83,11 +85,14 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
                 files = with_known_versions(snapshot.file_list, before.file_list)
                 snapshot = replace(snapshot, log=EntryLog(files))
         columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
-        if columnar is None:
+        sets_columnar = not is_auto(columnar)
+        if columns == "never":
+            wanted = []
+        elif not sets_columnar:
             wanted = full_scan.rows_to_store(store, snapshot, columns, each)
         else:
             wanted = [*range(len(snapshot.file_list))]
-        if is_current and columnar is None and not wanted:
+        if is_current and not sets_columnar and not wanted:
             problem = "the directory already has a snapshot, which is up to date"
             raise DestinationError(problem, "leave it as it is until files have changed")
         with full_scan.with_column_files(store, snapshot, columns, wanted, each) as snapshot:

@@ -83,9 +83,9 @@ class Writer:
     partition_on : str or list of str, optional
         The names of the partition columns, as in `to_tfrecord`. By default, an existing dataset keeps its
         partition columns, and a new dataset has none.
-    columnar : list of str or "scalars", optional
-        The columns that are also stored in Parquet files, as in `to_tfrecord`. By default, each commit stores
-        the same columns in Parquet files as the version that the `Writer` last read or committed.
+    columnar : {"auto", "scalars", None, False} or list of str, default "auto"
+        The columns that are also stored in Parquet files, as in `to_tfrecord`. With "auto", each commit uses
+        the setting of the version that the `Writer` last read or committed.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
@@ -159,7 +159,7 @@ class Writer:
         schema: AnySchema | None = None,
         *,
         partition_on: str | Sequence[str] | None = None,
-        columnar: str | Sequence[str] | None = None,
+        columnar: str | Sequence[str] | Literal[False] | None = "auto",
         compression: AnyCompression | Literal["default"] | None = "default",
         record_type: AnyRecordType = "infer",
         lossy: Lossy | Literal["default"] = "default",
@@ -187,7 +187,7 @@ class Writer:
         self._columnar = columnar
 
         self._store = destination(path, storage_options, filesystem)
-        self._appender = Appender(self._store, Append(self._adds_columns, columnar is not None))
+        self._appender = Appender(self._store, Append(self._adds_columns, not requests.is_auto(columnar)))
         if not self._appender.head.number:
             refuse_write_inside(self._store, "append")
         check_destination(self._store, "append", self._snapshot)

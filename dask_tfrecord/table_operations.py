@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -611,7 +611,7 @@ class Maintenance(OpenedPath):
         return removed
 
     @public_function
-    def add_snapshot(self, *, columnar: str | Sequence[str] | None = None) -> Commit:
+    def add_snapshot(self, *, columnar: str | Sequence[str] | Literal[False] | None = "auto") -> Commit:
         """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
         After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files. With the

@@ -317,24 +317,26 @@ def write_mode(
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
 
 
+def is_auto(columnar: Any) -> bool:
+    """Return True if the argument ``columnar=`` leaves the choice of the columns to the dataset."""
+    return isinstance(columnar, str) and columnar == "auto"
+
+
 def plan_columnar(
     value: Any, schema: Schema, partition_on: Sequence[str], existing: Snapshot | None
-) -> Columnar | None:
+) -> Columnar:
     """Return the columns that a write stores in column files. ``value`` is the argument ``columnar=``.
 
-    If ``value`` is None, return the columns that the existing dataset stores in column files, if any.
+    If ``value`` is "auto", return the setting of the existing dataset, if any.
     """
-    columns: Columnar | None
-    if value is None:
-        columns = None if existing is None else existing.columnar
-    elif isinstance(value, str) and value == "scalars":
-        columns = "scalars"
-    else:
-        columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
-    # Column names taken from the existing dataset are not checked, because the rows to write may lack some of
-    # these columns.
-    if columns == "scalars" or (columns and value is not None):
-        check_columnar(columns, schema, partition_on)
+    # The setting of the existing dataset is not checked, because the rows to write may lack some columns.
+    if is_auto(value):
+        return "auto" if existing is None else existing.columnar
+    if value is None or value is False:
+        return "never"
+    is_word = isinstance(value, str) and value == "scalars"
+    columns: Columnar = "scalars" if is_word else tuple(dict.fromkeys(arguments.names("columnar", value)))
+    check_columnar(columns, schema, partition_on)
     return columns
 
 

@@ -100,7 +100,7 @@ def to_tfrecord(
     overwrite: bool | Literal["partitions"] = False,
     keep_versions: bool | None = None,
     partition_on: str | Sequence[str] | None = None,
-    columnar: str | Sequence[str] | None = None,
+    columnar: str | Sequence[str] | Literal[False] | None = "auto",
     split: Mapping[str, float] | None = None,
     colocate: bool = False,
     shuffle: bool | None = False,
@@ -212,12 +212,16 @@ def to_tfrecord(
         columns from the directory names. The values are percent-encoded as in Spark, and null becomes
         ``__HIVE_DEFAULT_PARTITION__``. Each partition of ``ddf`` writes a separate file for each combination
         of values that occurs in the partition.
-    columnar : list of str or "scalars", optional
+    columnar : {"auto", "scalars", None, False} or list of str, default "auto"
         The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
         records. Reading or filtering columns stored in Parquet files does not decode the records. Tools other
-        than this package read the records, and ignore the Parquet files. "scalars" stands for all columns of
-        numbers, booleans, dates, times and text. ``columnar=[]`` stores only the offsets of the records. By
-        default, an append stores the same columns in Parquet files as the dataset.
+        than this package read the records, and ignore the Parquet files.
+
+        "scalars" stands for all columns of numbers, booleans, dates, times and text. With "auto", each file
+        of at least 8 MiB gets those scalar columns that together take at most 1 % of its stored bytes, such
+        as the labels of images. The largest columns are left out first. ``columnar=[]`` stores only the
+        offsets of the records. If ``columnar`` is None or False, no Parquet file is written. With "auto", an
+        append to a dataset that was written with another value of ``columnar`` uses that value.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
@@ -436,7 +440,7 @@ def to_tfrecord(
                 store, records, partition_fields, levels, adds_columns=adds_columns, known=newest
             )
 
-        keeps, sets = requests.keeps_versions(keep_versions, default=False), columnar is not None
+        keeps, sets = requests.keeps_versions(keep_versions, default=False), not requests.is_auto(columnar)
         operation: Operation = Create()
         if mode == "append":
             operation = Append(adds_columns, sets)

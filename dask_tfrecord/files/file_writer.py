@@ -34,6 +34,7 @@ from dask_tfrecord.files.entry import (
     file_statistics,
 )
 from dask_tfrecord.files.file_options import WriteOptions
+from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import has_all
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
@@ -249,7 +250,7 @@ def write_files(
     schema: Schema,
     options: WriteOptions,
     *,
-    columns: WrittenColumns | None = None,
+    columns: WrittenColumns | SmallColumnFiles | None = None,
     threads: int | None = None,
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
@@ -268,8 +269,10 @@ def write_files(
     files: list[FileEntry] = []
     codec, end = options.compression or "none", 0
     with spare.without_this_thread(), store.finishing_together() as store, ExitStack() as stack:
-        beside = None
-        if columns is not None and rows.groups:
+        beside: ColumnFileWriter | SmallColumns | None = None
+        if isinstance(columns, SmallColumnFiles):
+            beside = SmallColumns(store, columns)
+        elif columns is not None and rows.groups:
             required = _without_nulls(rows, columns.features)
             beside = stack.enter_context(create_column_file(store, columns.path, columns.features, required))
         records = _RecordStream(rows.pieces, schema, options.lossy, beside)
@@ -285,20 +288,18 @@ def write_files(
                 except TFRecordError as error:
                     raise records.placed(error, store.public(store.join(name))) from None
                 count, starts = records.row - first, tuple(writer.blocks)
-                files.append(
-                    FileEntry(name, writer.bytes, count, writer.crc32c, group.values, starts, codec=codec)
-                )
+                entry = FileEntry(name, writer.bytes, count, writer.crc32c, group.values, starts, codec=codec)
                 records.end_file()
-                if beside is not None:
-                    beside.end_file(name, writer.bytes, writer.crc32c, content)
+                written = name, writer.bytes, writer.crc32c, content
+                small = None if beside is None else beside.end_file(*written)
+                files.append(replace(entry, columns=small))
         records.check_end()
     described = file_statistics(schema, records.statistics(), len(files))
-    column_file = ColumnFile(columns.name, *beside.written) if columns and beside else None
-    pairs = zip(files, described, strict=True)
+    if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter):
+        files = [replace(file, columns=ColumnFile(columns.name, *beside.written)) for file in files]
     opened = tuple(records.open_columns)
-    return [
-        replace(file, statistics=found, columns=column_file, open_columns=opened) for file, found in pairs
-    ]
+    pairs = zip(files, described, strict=True)
+    return [replace(file, statistics=found, open_columns=opened) for file, found in pairs]
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
@@ -353,7 +354,7 @@ class _RecordStream:
         pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
         schema: Schema,
         lossy: Lossy,
-        beside: ColumnFileWriter | None = None,
+        beside: ColumnFileWriter | SmallColumns | None = None,
     ) -> None:
         self._batches = _batches(pieces)
         self._batch = pa.record_batch([], [])

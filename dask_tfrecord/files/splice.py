@@ -53,6 +53,7 @@ from dask_tfrecord.files.entry import (
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import Chunk, RecordFile
+from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.range_requests import ByteRange
@@ -332,6 +333,18 @@ def with_column_file(
             entries.append(entry)
     column_file = ColumnFile(columns.name, *writer.written)
     return [replace(entry, columns=column_file) for entry in entries]
+
+
+def with_small_columns(
+    store: Store, files: SmallColumnFiles, entry: FileEntry, parts: Iterable[Rows]
+) -> FileEntry:
+    """Write the column file of a data file if the data file has small columns. Return the new entry."""
+    small, content = SmallColumns(store, files), 0
+    for values, sizes in parts:
+        ends = content + np.cumsum(sizes)
+        small.add(values, ends - sizes)
+        content += int(sizes.sum())
+    return replace(entry, columns=small.end_file(entry.path, entry.bytes, entry.crc32c, content))
 
 
 def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schema:

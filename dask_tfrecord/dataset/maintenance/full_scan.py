@@ -48,6 +48,7 @@ from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader, StoredRow
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses, locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, COLUMN_FILE_TYPE, Block, FileEntry, is_part
 from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.record_file import Chunk, RecordFile
@@ -66,7 +67,7 @@ from dask_tfrecord.schema.logical_types import value_type
 def with_column_files(
     store: Store,
     snapshot: Snapshot,
-    columnar: Columnar | None,
+    columnar: Columnar,
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
@@ -74,10 +75,10 @@ def with_column_files(
 
     ``wanted`` contains the indices, in the snapshot's file list, of the data files that get column files. The
     ``with`` block must store the yielded snapshot, which lists the column files. If the ``with`` block raises
-    an exception, remove the new column files. If ``columnar`` is None, write no column files.
+    an exception, remove the new column files.
     """
-    if columnar is None or not wanted:
-        yield snapshot
+    if not wanted:
+        yield replace(snapshot, columnar=columnar)
         return
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
@@ -99,10 +100,10 @@ def with_column_files(
 
 
 def rows_to_store(
-    store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
+    store: Store, snapshot: Snapshot, columnar: Columnar, compute_each: ComputeEach
 ) -> list[int]:
     """Return the indices, in the file list, of data files without a usable column file for ``columnar``."""
-    if columnar is None:
+    if columnar in ("auto", "never"):
         return []
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     is_stored = partial(_are_stored, store, frozenset(columnar_features(snapshot.schema, columnar)))
@@ -132,9 +133,8 @@ def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
 def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[FileEntry]:
     """Write one column file for the data files of one task."""
     number, sources = numbered
-    columns = run.column_file(number, uuid4().hex)
-    assert columns is not None  # `run.columnar` is not None
-    columns = columns._replace(path=run.store.join(columns.name))
+    columns = run.column_files(number, uuid4().hex, run.store.join(""))
+    assert isinstance(columns, WrittenColumns)
     rows = partial(rows_of_file, run.store, features=columns.features, record_type=run.schema.record_type)
     entries = with_column_file(run.store, columns, ((source, rows(source)) for source in sources))
     run.store.copy_permissions([run.store.join(source.path) for source in sources], columns.path)
@@ -324,7 +324,7 @@ class _Describe(Operation):
         known = pc.index_in(listed["path"], described.file_list["path"])
         again = np.flatnonzero(is_kept & known.is_valid().to_numpy())
         others = np.flatnonzero(~is_kept)
-        sets_columnar = described.columnar != (before.columnar if before else None)
+        sets_columnar = described.columnar != (before.columnar if before else "auto")
         taken = described.file_list.take(known.take(again))
         merged = FileList.joined([listed.take(others), with_known_versions(taken, listed)])
         files = merged.take(np.argsort(np.concatenate([others, again]), kind="stable"))

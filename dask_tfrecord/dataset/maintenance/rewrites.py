@@ -41,6 +41,7 @@ from dask_tfrecord.dataset.write.transaction import discard
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.splice import (
     RecordMask,
@@ -49,6 +50,7 @@ from dask_tfrecord.files.splice import (
     splice,
     stored_codec,
     with_column_file,
+    with_small_columns,
     without_rows,
 )
 from dask_tfrecord.files.splits import Split
@@ -132,15 +134,22 @@ def _write_again(
     paths = [run.store.join(source.path) for source in sources]
     entry = replace(entry, attempt=attempt)
     run.store.copy_permissions(paths, place[0])
-    columns = run.column_file(number, attempt)
-    if columns is None:
+    columns = run.column_files(number, attempt, run.path(""))
+    if columns is None or not (
+        isinstance(columns, WrittenColumns) or columns.may_store(entry.records, entry.bytes)
+    ):
         return entry
     record_type = run.schema.record_type
     found = (rows_of_file(run.store, source, columns.features, record_type) for source in sources)
     parts = chain.from_iterable(found)
     kept = parts if is_removed is None else without_rows(parts, is_removed)
-    [entry] = with_column_file(run.store, columns, [(entry, kept)])
-    run.store.copy_permissions(paths, columns.path)
+    if isinstance(columns, WrittenColumns):
+        [entry] = with_column_file(run.store, columns, [(entry, kept)])
+        run.store.copy_permissions(paths, columns.path)
+    else:
+        entry = with_small_columns(run.store, columns, entry, kept)
+        if entry.columns:
+            run.store.copy_permissions(paths, columns.place(0)[0])
     return entry
 
 

@@ -211,7 +211,7 @@ def dump_columns(fields: Mapping[str, Any]) -> dict[str, Any]:
         "custom_metadata": fields["custom_metadata"],
     }
     others = {name: fields[name] for name in ("partial", "columns_name", "columnar")}
-    return metadata | {name: value for name, value in others.items() if value or value == ()}
+    return metadata | {name: value for name, value in others.items() if value not in (None, False, "auto")}
 
 
 def dump_metadata(

@@ -89,9 +89,8 @@ class Snapshot:
         because another tool wrote the files.
     columns_name : str, optional
         The name of the column labels of the written DataFrame (``columns.name``).
-    columnar : tuple of str or "scalars", optional
-        The columns that writes store in column files in addition to the data files. If ``columnar`` is None,
-        writes create no column files.
+    columnar : tuple of str, or {"auto", "scalars", "never"}
+        The columns that writes store in column files in addition to the data files.
     mode : str
         The kind of write that created the snapshot. `to_tfrecord` stores "create", "append", "overwrite" or
         "partitions", `Writer` stores "append", and `add_snapshot` stores "index". `compact`, `delete`,
@@ -123,7 +122,7 @@ class Snapshot:
     partial: bool = False
     index: Levels | None = None
     columns_name: str | None = None
-    columnar: Columnar | None = None
+    columnar: Columnar = "auto"
     mode: str = ""
     details: str = ""
     created: datetime | None = None

@@ -45,15 +45,19 @@ COLUMNS = f"{METADATA_DIRECTORY}/columns"
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}\.parquet")
+_COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}(-\d{5,})?\.parquet")
 
 
 def snapshot_path(number: int) -> str:
     return f"{METADATA_DIRECTORY}/{number:08d}.parquet"
 
 
-def column_file_path(run: str, number: int) -> str:
-    return f"{COLUMNS}/{run}-{number:05d}.parquet"
+def column_file_path(run: str, number: int, file: int | None = None) -> str:
+    """Return the path of column file ``number`` of a run. ``file`` is the index of a data file of its task if
+    the column file is about this data file only.
+    """
+    more = "" if file is None else f"-{file:05d}"
+    return f"{COLUMNS}/{run}-{number:05d}{more}.parquet"
 
 
 def run_of_column_file(path: str) -> str | None:

@@ -43,22 +43,24 @@ from dask_tfrecord.files.storage.file_list import (
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The columns that are stored in column files as well as in the data files: a tuple of names, or "scalars".
-# The value "scalars" stands for all columns of numbers, booleans, dates, times and text, except lists. If the
-# tuple is empty, column files store only the offsets of the records.
-Columnar: TypeAlias = tuple[str, ...] | Literal["scalars"]
+# The columns that are stored in column files as well as in the data files: a tuple of names, or one of three
+# words. If the tuple is empty, column files store only the offsets of the records. "scalars" stands for all
+# columns of numbers, booleans, dates, times and text, except lists. "auto" stands for the small ones of these
+# columns in each large data file. "never" stands for no column files.
+Columnar: TypeAlias = tuple[str, ...] | Literal["auto", "scalars", "never"]
 
 
 def columnar_features(schema: Schema, columnar: Columnar) -> tuple[Column, ...]:
     """Return the features to store in column files. Ignore columns that are not in the schema."""
-    if columnar == "scalars":
-        fields = [item for item in schema.fields if _is_small(item)]
+    if isinstance(columnar, str):
+        fields = [item for item in schema.fields if _is_scalar(item)]
     else:
         fields = [item for item in schema.fields if item.name in columnar]
-    return tuple(dict.fromkeys(feature for item in fields for feature in item.features))
+    features = dict.fromkeys(feature for item in fields for feature in item.features)
+    return tuple(one for one in features if one.name != OFFSET)
 
 
-def _is_small(item: Field) -> bool:
+def _is_scalar(item: Field) -> bool:
     """Return True if a column contains no lists and no binary data."""
     return all(not one.depth and one.kind != "bytes" for one in item.features)
 
@@ -66,7 +68,7 @@ def _is_small(item: Field) -> bool:
 def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[str]) -> None:
     """Raise SchemaError if column files cannot store the columns that ``columnar=`` names."""
     fields = {item.name: item for item in schema.fields}
-    names = [name for name in fields if _is_small(fields[name])] if columnar == "scalars" else columnar
+    names = [name for name in fields if _is_scalar(fields[name])] if columnar == "scalars" else columnar
     for name in names:
         if name in partition_on:
             problem = "columnar= names a partition column, whose values are in the names of directories"
@@ -89,11 +91,11 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
             raise SchemaError(problem, advice, feature=name)
 
 
-def parse_columnar(stored: Any) -> Columnar | None:
-    """Parse the value of ``columnar=`` that a snapshot stores. Return None for an unknown value."""
+def parse_columnar(stored: Any) -> Columnar:
+    """Parse the value of ``columnar=`` that a snapshot stores. Return "auto" for an unknown value."""
     if isinstance(stored, list) and all(isinstance(name, str) for name in stored):
         return tuple(stored)
-    return "scalars" if stored == "scalars" else None
+    return stored if stored in ("scalars", "never") else "auto"
 
 
 # -- Between file entries and the file list ------------------------------------------------------------------

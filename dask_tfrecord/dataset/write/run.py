@@ -16,6 +16,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_featu
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
+from dask_tfrecord.files.small_columns import SmallColumnFiles
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
@@ -44,7 +45,7 @@ class WriteRun:
     order: tuple[str, ...] = ()  # the names of all columns, in the order in which readers return the columns
     index: Levels = ()
     columns_name: str | None = None
-    columnar: Columnar | None = None
+    columnar: Columnar = "auto"
     max_directories: int = 2**31  # The largest number of directories to which one task may write.
     # Maps the index of a partition to the label that the names of its files contain.
     label: Callable[[int], str] | None = None
@@ -135,9 +136,7 @@ class WriteRun:
             path = f"{directory}/{file}" if directory else file
             return f"{root}{path}", path
 
-        columns = self.column_file(earlier or index, attempt)
-        if columns is not None:
-            columns = columns._replace(path=f"{root}{columns.name}")
+        columns = self.column_files(index, attempt, root, earlier or 0)
         try:
             written = write_files(self.store, place, rows, self.schema, self.options, columns=columns)
         except FileNotFoundError:  # a commit removes the staging directory of its run
@@ -158,14 +157,32 @@ class WriteRun:
             self.mark(attempt)
         return attempt
 
-    def column_file(self, number: int, attempt: str) -> WrittenColumns | None:
-        """Return column file ``number`` of the run, or None if the write creates no column files."""
-        if self.columnar is None:
+    def column_files(
+        self, index: int, attempt: str, root: str, earlier: int = 0
+    ) -> WrittenColumns | SmallColumnFiles | None:
+        """Return the column file for all data files of task ``index``, or a plan for the column files of
+        large data files, or None if the write creates no column files.
+
+        Column files are created below ``root``. ``earlier`` is the number of files that earlier calls with
+        the same index have written.
+        """
+        features = columnar_features(self.schema, self.columnar)
+        # No attempt may replace the column file of another attempt.
+        unique = 0 if self.store.stages_files else int(attempt, 16) % 10**_ATTEMPT_DIGITS
+        if self.columnar == "auto":
+
+            def place(number: int) -> tuple[str, str]:
+                name = column_file_path(self.run, self._number(index, unique), number + earlier)
+                return f"{root}{name}", name
+
+            return SmallColumnFiles(features, place) if features else None
+        if self.columnar == "never":
             return None
-        if not self.store.stages_files:  # no attempt may replace the column file of another attempt
-            number = number * 10**_ATTEMPT_DIGITS + int(attempt, 16) % 10**_ATTEMPT_DIGITS
-        name = column_file_path(self.run, number)
-        return WrittenColumns(columnar_features(self.schema, self.columnar), self.path(name), name)
+        name = column_file_path(self.run, self._number(earlier or index, unique))
+        return WrittenColumns(features, f"{root}{name}", name)
+
+    def _number(self, index: int, unique: int) -> int:
+        return index if self.store.stages_files else index * 10**_ATTEMPT_DIGITS + unique
 
     def path(self, name: str) -> str:
         """Return the path in the store at which a task creates a file."""
