@@ -124,7 +124,7 @@ def test_an_append_continues_the_columns_of_the_dataset_and_an_overwrite_removes
     assert column_files(place) == before
     write(place, overwrite=True)
     assert column_files(place) == set()
-    assert Snapshot.open(place).columnar is None
+    assert Snapshot.open(place).columnar == "auto"
 
 
 def test_an_append_may_lack_a_column_of_the_column_files(tmp_path: Path) -> None:
