@@ -25,6 +25,7 @@ from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain
 from dask_tfrecord.dataset.snapshot.model import history_of, html_table, open_version, short_list
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
+from dask_tfrecord.files.entry import read_column_files
 from dask_tfrecord.files.storage.file_list import FileList, statistics_name
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.range_requests import MOST_REQUESTS, ByteRange
@@ -60,6 +61,8 @@ class Facts(OpenedPath):
             "files": f"{self._count_files():,}",
             "bytes": f"{self.nbytes:,}",
         }
+        if count := len(self.column_files):
+            facts["column bytes"] = f"{_sum(self.column_files['bytes']):,}, in {counted(count, 'file')}"
         if names := self.partitioning.schema.names:
             facts["partition columns"] = ", ".join(names)
         if self.splits:
@@ -140,6 +143,19 @@ class Facts(OpenedPath):
         for name, values in plan.partition_values.items():
             table = table.append_column(name, values)
         return table
+
+    @cached_property
+    def column_files(self) -> pa.Table:
+        """The Parquet files with copies of columns of the data files in the table `files`.
+
+        The table has the columns ``path`` and ``bytes``. A dataset without column files has an empty table.
+        """
+        plan = self._plan_of_files
+        # Several data files may share a column file.
+        found = [*dict.fromkeys(filter(None, read_column_files(plan.files)))]
+        paths = plan.store.public_paths([plan.store.join(one.path) for one in found])
+        sizes = pa.array([one.bytes for one in found], pa.int64())
+        return pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes})
 
     @property
     def metadata(self) -> dict[str, str]:

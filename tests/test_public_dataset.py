@@ -60,6 +60,18 @@ def test_the_facts_are_those_of_the_snapshot_and_of_the_filters(root: Path) -> N
     assert "rows not counted" in repr(some)
 
 
+def test_column_files_are_counted_once_and_shown_if_there_are_any(root: Path) -> None:
+    assert open_dataset(root).column_files.to_pydict() == {"path": [], "bytes": []}
+    assert "column bytes" not in open_dataset(root)._repr_html_()
+    dask_tfrecord.to_tfrecord(rows(4, 5), root, append=True, partition_on="odd", columnar=["n"])
+    dataset = open_dataset(root)
+    assert (len(dataset.files), len(dataset.column_files)) == (4, 1)
+    [beside] = (root / "_tfrecord" / "columns").iterdir()
+    size = beside.stat().st_size
+    assert dataset.column_files.to_pylist() == [{"path": str(beside), "bytes": size}]
+    assert f"<th>column bytes</th><td>{size:,}, in 1 file</td>" in dataset._repr_html_()
+
+
 def test_notebooks_show_tables_of_what_the_methods_return(root: Path) -> None:
     commit = open_dataset(root).compact()
     assert f"<th>version</th><td>{commit.version}</td>" in commit._repr_html_()

@@ -193,6 +193,12 @@ def _one_or_all(names: list[str]) -> str | list[str] | None:
     return (names if len(names) > 1 else names[0]) if names else None
 
 
+def _columnar(names: list[str]) -> str | list[str] | Literal[False] | None:
+    if names == ["never"]:
+        return False
+    return names[0] if names in (["auto"], ["scalars"]) else names or None
+
+
 def _column_type(text: str) -> tuple[str, Any]:
     name, value = _pair(text)
     try:
@@ -251,10 +257,12 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "partition_on": _NAMES,
     "columnar": {
         **_NAMES,
-        "metavar": "scalars|NAME[,NAME...]",
-        "callback": lambda _, __, value: (
-            "scalars" if {*chain(*value)} == {"scalars"} else [*chain(*value)] or None
-        ),
+        "metavar": "auto|scalars|never|NAME[,NAME...]",
+        "callback": lambda _, __, value: _columnar([*chain(*value)]),
+        "help": "Columns that are also stored in Parquet files below _tfrecord/, so that reads of these "
+        "columns need not decode the records. scalars: all columns of numbers, dates, times and text. auto: "
+        "in large files, those of the scalars that are small, or what the dataset was written with. never: "
+        "none.",
     },
     "schema": {
         **_PAIRS,

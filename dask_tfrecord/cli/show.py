@@ -48,6 +48,8 @@ def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
         "path": dataset.path,
         "files": len(dataset.files),
         "bytes": dataset.nbytes,
+        "column_files": len(dataset.column_files),
+        "column_bytes": sum(dataset.column_files["bytes"].to_pylist()),
         "kept_bytes": dataset.kept_bytes,
         "rows": dataset.num_rows,
         "codecs": dataset.codecs,
@@ -92,11 +94,13 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
     files = f"{len(sizes):,}"
     if len(sizes) > 1:
         files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
+    beside = dataset.column_files["bytes"].to_pylist()
     pairs = {
         "path": dataset.path,
         "version": dataset.version or "none: no snapshot describes the files",
         "rows": "not known" if dataset.num_rows is None else f"{dataset.num_rows:,}",
         "bytes": f"{dataset.nbytes:,}",
+        **({"column bytes": f"{sum(beside):,}, in {counted(len(beside), 'file')}"} if beside else {}),
         **({"kept bytes": f"{dataset.kept_bytes:,}, of earlier versions"} if dataset.kept_bytes else {}),
         "files": files,
         "codec": ", ".join(dataset.codecs),

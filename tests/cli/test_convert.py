@@ -68,6 +68,17 @@ def test_parquet_gives_back_every_value_and_type(run: Run, dataset: Path, tmp_pa
     _same(_table(tmp_path / "back"), TABLE)
 
 
+def test_columnar_takes_a_word_or_names_and_an_append_with_auto_follows_them(
+    run: Run, dataset: Path, tmp_path: Path
+) -> None:
+    settings = {"auto": "auto", "scalars": "scalars", "i,s": ("i", "s"), "never": "never"}
+    for text, stored in settings.items():
+        run("convert", dataset, tmp_path / text, "--columnar", text)
+        run("convert", dataset, tmp_path / text, "--append", "--columnar", "auto")
+        assert Snapshot.open(tmp_path / text).columnar == stored
+    assert "--columnar" in run("convert", dataset, tmp_path / "c.csv", "--columnar", "never", code=2).stderr
+
+
 @pytest.mark.parametrize(
     ("suffix", "compression"), [("jsonl", None), ("csv", None), ("jsonl", "gzip"), ("csv", "xz")]
 )

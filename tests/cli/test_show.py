@@ -91,8 +91,14 @@ def test_inspect_describes_the_snapshot(run: Run, people: Path, tmp_path: Path) 
     assert (born["type"], born["nulls"], born["min"], born["max"]) == ("int64", 0, 1815, 1912)
     assert tags["list_lengths"] == [0, 2]
     assert described["first_rows"] == ROWS
-    dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord(people), people, append=True, compression="gzip")
-    assert json.loads(run("describe", people, "--json").stdout)["codecs"] == ["none", "gzip"]
+    assert (described["column_files"], described["column_bytes"]) == (0, 0)
+    options: Any = {"append": True, "compression": "gzip", "columnar": "scalars"}
+    dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord(people), people, **options)
+    described = json.loads(run("describe", people, "--json").stdout)
+    beside = [path.stat().st_size for path in (people / "_tfrecord" / "columns").iterdir()]
+    assert described["codecs"] == ["none", "gzip"]
+    assert (described["column_files"], described["column_bytes"]) == (1, sum(beside))
+    assert f"column bytes  {sum(beside):,}, in 1 file" in run("describe", people).stdout
     # Bounds that are too long for a snapshot are not known.
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": ["b", "a" * 100]}, npartitions=2), tmp_path / "long")
     (column,) = json.loads(run("describe", tmp_path / "long", "--json").stdout)["columns"]

@@ -91,7 +91,7 @@ def _commit_rows(place: str, options: Options) -> None:
 
 PROPERTIES = (
     *("path", "version", "record_type", "num_rows", "nbytes", "files", "metadata", "codecs", "partitioning"),
-    *("splits", "supervised_keys", "statistics", "schema"),
+    *("splits", "supervised_keys", "statistics", "schema", "column_files"),
 )
 
 # The calls that list nothing.
