@@ -632,11 +632,11 @@ class Maintenance(OpenedPath):
 
         Parameters
         ----------
-        columnar : list of str or "scalars", optional
-            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. If
-            ``columnar`` is passed, all Parquet files are written anew from the records, even if the snapshot
-            is up to date. By default, the stored columns stay the same, and only missing, outdated or
-            incomplete Parquet files are written.
+        columnar : {"auto", "scalars", None, False} or list of str, default "auto"
+            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. With
+            "auto", the setting of the dataset stays the same, and only missing, outdated or incomplete
+            Parquet files are written. With a list or "scalars", all Parquet files are written anew from the
+            records, even if the snapshot is up to date.
 
         Returns
         -------
