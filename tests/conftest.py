@@ -20,6 +20,7 @@ from servers import LinkedStore, linked_s3_server
 from strides import IS_FULL, IS_QUICK
 
 from dask_tfrecord.dataset.snapshot import entry_log
+from dask_tfrecord.files import small_columns
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.storage import range_requests
 from dask_tfrecord.files.storage.store import Store
@@ -138,6 +139,13 @@ def appended_snapshots(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     """Let every append store all entries again, or only those that it adds."""
     monkeypatch.setattr(entry_log, "_kept_lists", RULES[request.param])
     return request.param
+
+
+@pytest.fixture
+def column_files_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small files also get column files by default, with columns as large as the records together."""
+    monkeypatch.setattr(small_columns, "LEAST_FILE_BYTES", 1)
+    monkeypatch.setattr(small_columns, "_PART", 1)
 
 
 @pytest.fixture(params=["local", "memory"])

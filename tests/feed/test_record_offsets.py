@@ -97,11 +97,12 @@ def test_another_process_opens_a_table_without_the_data(tmp_path: Path) -> None:
         RecordTable(tmp_path)
 
 
-@pytest.mark.parametrize("columns", [["id"], ["text", "key"]])
+@pytest.mark.parametrize(("columnar", "columns"), [("scalars", ["id"]), ("auto", ["text", "key"])])
+@pytest.mark.usefixtures("column_files_of_all")
 def test_stored_columns_need_no_records(
-    tmp_path: Path, columns: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, columnar: str, columns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, columnar="scalars", partition_on="key")
+    write(tmp_path, columnar=columnar, partition_on="key")
     expected = RecordTable(tmp_path)[:]
     rows = [7, 300, -1, 7]
     files = [*tmp_path.rglob("part-*")]

@@ -204,13 +204,19 @@ def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> Non
     pd.testing.assert_frame_equal(contents(tmp_path / "theirs"), before)
 
 
-def test_a_file_that_holds_values_of_other_files_has_the_permissions_that_all_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columnar", [["n"], "auto"], ids=str)
+def test_a_file_that_holds_values_of_other_files_has_the_permissions_that_all_have(
+    tmp_path: Path, columnar: Any, request: pytest.FixtureRequest
+) -> None:
+    if columnar == "auto":
+        request.getfixturevalue("column_files_of_all")
     for path in (tmp_path / "some", tmp_path / "mixed"):
         write(path, range(20))
         for file in (*path.rglob("part-*"), *path.rglob("*.parquet")):
             file.chmod(0o640)
     before = {*(tmp_path / "some").rglob("*.*")}
-    open_dataset(tmp_path / "some").add_snapshot(columnar=["n"])
+    if columnar != "auto":
+        open_dataset(tmp_path / "some").add_snapshot(columnar=columnar)
     open_dataset(tmp_path / "some").compact()
     open_dataset(tmp_path / "some").delete([("n", "==", 3)])
     files = {*(tmp_path / "some").rglob("part-*"), *(tmp_path / "some").rglob("*.parquet")} - before

@@ -342,6 +342,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"partition_on": "k", "columnar": ["user", "n"]},
     {"partition_on": "user", "columnar": ["n"]},
     {"compression": "gzip"},
+    {"columnar": "auto"},
 ]
 
 
@@ -355,8 +356,15 @@ LAYOUTS: list[dict[str, Any]] = [
     ids=str,
 )
 def test_no_byte_holds_a_deleted_value(
-    tmp_path: Path, frame: str, how: dict[str, Any], filters: Any, keep_versions: bool
+    tmp_path: Path,
+    frame: str,
+    how: dict[str, Any],
+    filters: Any,
+    keep_versions: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if how.get("columnar") == "auto":
+        request.getfixturevalue("column_files_of_all")
     to_tfrecord(FRAMES[frame], tmp_path, custom_metadata={"source": "a test"}, **how)
     dask_tfrecord.open_dataset(tmp_path).export("tfmd")
     assert places_of(SECRET, tmp_path)
