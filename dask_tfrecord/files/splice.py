@@ -3,8 +3,8 @@
 If all records of a block remain, the stored bytes of the block are copied. `remove_records` additionally
 decodes the copied blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and
 xz files, are copied one after the other. The blocks of gzip and zlib files become one stream, whose checksum
-is computed from the checksums of the sources. The rows for the column file of a new file are read from column
-files of the sources, or decoded from records. The module knows nothing about datasets.
+is computed from the checksums of the sources. If a new file may get a column file, the copied blocks are also
+decoded, so that each source is read once. The module knows nothing about datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,12 @@ from dask_tfrecord.codec.codecs import (
     detect,
 )
 from dask_tfrecord.errors import CorruptRecordError, located
-from dask_tfrecord.files.column_files import StoredRows, create_column_file, open_column_file
+from dask_tfrecord.files.column_files import (
+    ColumnFileWriter,
+    StoredRows,
+    create_column_file,
+    open_column_file,
+)
 from dask_tfrecord.files.entry import (
     BLOCK_BYTES,
     Block,
@@ -53,7 +58,7 @@ from dask_tfrecord.files.entry import (
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import Chunk, RecordFile
-from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
+from dask_tfrecord.files.small_columns import SmallColumns
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.range_requests import ByteRange
@@ -66,6 +71,9 @@ from dask_tfrecord.schema.fields import Field, Schema
 # the next block is read. The stored bytes are empty if the content must first be compressed.
 StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
+# What stores copies of columns beside a new file.
+Beside: TypeAlias = ColumnFileWriter | SmallColumns
+
 # The number of bytes that one step copies.
 _CHUNK_BYTES = 1 << 20
 
@@ -77,22 +85,39 @@ def stored_codec(store: Store, sources: Sequence[FileEntry]) -> Compression | No
 
 
 def splice(
-    store: Store, sources: Sequence[FileEntry], compression: Compression | None, path: str, name: str
+    store: Store,
+    sources: Sequence[FileEntry],
+    compression: Compression | None,
+    path: str,
+    name: str,
+    beside: Beside | None = None,
+    decoder: Decoder | None = None,
 ) -> FileEntry:
     """Write a file with the records of several files, in the order of ``sources``.
 
     The sources must have the same partition values. A source with a codec other than ``compression``, or a
     compressed source without blocks, is decompressed and compressed again. ``path`` is the path of the new
-    file in the store, and ``name`` is the same path relative to the dataset's root. Raise FileChangedError if
-    a source differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
+    file in the store, and ``name`` is the same path relative to the dataset's root. ``beside`` receives the
+    columns that ``decoder`` decodes. Raise FileChangedError if a source differs from its `FileEntry`, and
+    CorruptRecordError if a source is damaged.
     """
     ranges = [ByteRange(store.join(one.path), 0, one.bytes, "", one.bytes) for one in sources]
+    fits = decoder is not None
     with store.create(path) as file, store.reading_ahead(ranges) as ahead:
         spliced = SplicedFile(file, compression)
         for source in sources:
-            spliced.append_file(ahead, source)
+            if decoder is None or beside is None:
+                spliced.append_file(ahead, source)
+                continue
+            for content, records, stored in spliced.read_blocks(ahead, source):
+                starts = spliced.content + _checked_bounds(store, source, content, records)[:-1]
+                decoded = decoder.decode(content, final=True)
+                fits &= decoded.damage is None and decoded.consumed == len(content)
+                if fits:
+                    beside.add(decoded.batch, starts)
+                spliced.append_block(content, records, stored)
         spliced.finish()
-    return spliced.entry(name, sources)
+    return spliced.entry(name, sources, beside if fits else None)
 
 
 class SplicedFile:
@@ -115,26 +140,31 @@ class SplicedFile:
     def append_file(self, store: Store, source: FileEntry) -> None:
         """Append all records of a file, and compare the file with its `FileEntry`."""
         path = store.join(source.path)
-        with store.open(path, source.bytes) as reader:
-            codec = detect(reader.peek(HEADER_BYTES))
-            if is_copied := codec == self._compression and self.has_blocks(source):
-                with located(path=store.public(path)):
-                    self._copy(store, source, reader)
+        with store.open(path, source.bytes) as reader, located(path=store.public(path)):
+            if is_copied := self._has_blocks(source, reader):
+                self._copy(store, source, reader)
         if not is_copied:
             for content, records, _ in _compressed_again(store, source):
                 self.append_block(content, records)
 
     def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
-        """Yield the blocks of a file with the codec of the new file, and verify all checksums."""
-        if self.has_blocks(source):
-            return _stored_blocks(store, source, self._compression, self._compressor.tail_bytes)
-        return _compressed_again(store, source)
+        """Yield the blocks of a file, and compare the file with its `FileEntry`."""
+        path = store.join(source.path)
+        with store.open(path, source.bytes) as reader, located(path=store.public(path)):
+            if is_copied := self._has_blocks(source, reader):
+                yield from self._stored_blocks(store, source, reader)
+        if not is_copied:
+            yield from _compressed_again(store, source)
 
-    def has_blocks(self, source: FileEntry) -> bool:
-        """Return True if ``source``, a file with the new file's codec, lists blocks that can be copied."""
+    def _has_blocks(self, source: FileEntry, reader: FileReader) -> bool:
+        """Return True if ``source`` has the codec of the new file, and lists blocks that can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
         stop = source.bytes - self._compressor.tail_bytes
-        return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
+        return (
+            detect(reader.peek(HEADER_BYTES)) == self._compression
+            and source.blocks[:1] == (first,)
+            and source.blocks[-1].offset <= stop
+        )
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
         """Append a block to the new file. ``content`` is the decompressed content. ``stored`` is the
@@ -148,7 +178,7 @@ class SplicedFile:
     def finish(self) -> None:
         self._write(self._compressor.tail())
 
-    def entry(self, name: str, sources: Sequence[FileEntry]) -> FileEntry:
+    def entry(self, name: str, sources: Sequence[FileEntry], beside: Beside | None = None) -> FileEntry:
         return FileEntry(
             name,
             self.bytes,
@@ -157,6 +187,7 @@ class SplicedFile:
             sources[0].values,
             tuple(self.blocks),
             merge_statistics(sources),
+            columns=None if beside is None else beside.end_file(name, self.bytes, self.crc32c, self.content),
             codec=self._compression or "none",
         )
 
@@ -191,6 +222,24 @@ class SplicedFile:
         self.crc32c = crc32c_combine(self.crc32c, crc, size)
         self._add_blocks(moved, content, source.records)
 
+    def _stored_blocks(self, store: Store, source: FileEntry, reader: FileReader) -> Iterator[StoredBlock]:
+        """Yield the blocks that a `FileEntry` lists.
+
+        After the last block, raise FileChangedError if the file's checksum is wrong.
+        """
+        codec, blocks, tail_bytes = self._compression, source.blocks, self._compressor.tail_bytes
+        stops = [(block.offset, block.record) for block in blocks[1:]]
+        stops.append((source.bytes - tail_bytes, source.records))
+        total = crc32c(read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
+        for block, (end, last) in zip(blocks, stops, strict=True):
+            stored = read_exactly(reader, memoryview(bytearray(end - block.offset)))
+            total = crc32c(stored, total)
+            content = memoryview(decompress_block(stored, codec)) if codec else stored
+            yield content, last - block.record, stored
+        tail = read_exactly(reader, memoryview(bytearray(tail_bytes)))
+        if crc32c(tail, total) != source.crc32c:
+            raise changed_since_snapshot(store, store.join(source.path))
+
     def _content_size(self, source: FileEntry, last_block: bytearray, end: bytes) -> int:
         """Return the size of a file's content.
 
@@ -218,28 +267,6 @@ class SplicedFile:
             self.crc32c = crc32c(data, self.crc32c)
 
 
-def _stored_blocks(
-    store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
-) -> Iterator[StoredBlock]:
-    """Yield the blocks that a `FileEntry` lists.
-
-    After the last block, raise FileChangedError if the file's checksum is wrong.
-    """
-    path, blocks = store.join(source.path), source.blocks
-    stops = [(block.offset, block.record) for block in blocks[1:]]
-    stops.append((source.bytes - tail_bytes, source.records))
-    with store.open(path, source.bytes) as reader:
-        total = crc32c(read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
-        for block, (end, last) in zip(blocks, stops, strict=True):
-            stored = read_exactly(reader, memoryview(bytearray(end - block.offset)))
-            total = crc32c(stored, total)
-            content = memoryview(decompress_block(stored, compression)) if compression else stored
-            yield content, last - block.record, stored
-        tail = read_exactly(reader, memoryview(bytearray(tail_bytes)))
-        if crc32c(tail, total) != source.crc32c:
-            raise changed_since_snapshot(store, path)
-
-
 def _chunks(store: Store, source: FileEntry, decoder: Decoder | None = None) -> Iterator[Chunk[Any]]:
     """Read all records of a file, and compare their number with the `FileEntry`."""
     split = Split(FileInfo(store.join(source.path), source.bytes, "", source.crc32c))
@@ -264,6 +291,15 @@ def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
             first = last
 
 
+def _checked_bounds(store: Store, source: FileEntry, content: memoryview, records: int) -> Ints:
+    """Return where the records of a block begin, and where the last record ends."""
+    bounds = record_bounds(content)
+    if len(bounds) - 1 != records:
+        problem = f"a block has {len(bounds) - 1:,} records, but {records:,} in the snapshot"
+        raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
+    return bounds
+
+
 # A boolean mask with one element for each record of a file.
 RecordMask = npt.NDArray[np.bool_]
 
@@ -276,13 +312,14 @@ def remove_records(
     compression: Compression | None,
     path: str,
     name: str,
+    beside: Beside | None = None,
 ) -> FileEntry:
     """Write a copy of a file without the records that a mask selects. At least one record must remain.
 
     The returned statistics are computed from the remaining records only, so that they reveal nothing about
-    the removed records. If a record does not fit the schema, the returned entry contains no statistics. Raise
-    FileChangedError if the source differs from its `FileEntry`, and CorruptRecordError if the source is
-    damaged.
+    the removed records. ``beside`` receives the columns of the remaining records. If a record does not fit
+    the schema, the returned entry contains no statistics and no column file. Raise FileChangedError if the
+    source differs from its `FileEntry`, and CorruptRecordError if the source is damaged.
     """
     decoder = Decoder(schema.columns, schema.record_type)
     encoder = Encoder(schema.columns, schema.record_type)
@@ -291,26 +328,26 @@ def remove_records(
         spliced = SplicedFile(file, compression)
         record = 0
         for content, records, stored in spliced.read_blocks(store, source):
-            bounds = record_bounds(content)
+            bounds = _checked_bounds(store, source, content, records)
             mask = is_removed[record : record + records]
-            if len(bounds) - 1 != records or len(mask) != records:
-                problem = f"a block has {len(bounds) - 1:,} records, but {records:,} in the snapshot"
-                raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
             record += records
             if mask.any():
                 rows, stored = np.flatnonzero(~mask), content[:0]
                 records = len(rows)
                 content = memoryview(take_bytes(spans(content, bounds), rows.data).buffers()[2])
+                bounds = np.append(0, np.cumsum(np.diff(bounds)[rows]))
             if records:
                 decoded = decoder.decode(content, final=True)
                 fit_schema &= decoded.damage is None and decoded.consumed == len(content)
                 if fit_schema:
                     encoder.bind(decoded.batch)
                     continue_statistics(columns, encoder.statistics([0, records]))
+                    if beside is not None:
+                        beside.add(decoded.batch, spliced.content + bounds[:-1])
                 spliced.append_block(content, records, stored)
         spliced.finish()
     statistics = file_statistics(schema, [columns], 1)[0] if fit_schema else ()
-    return replace(spliced.entry(name, [source]), statistics=statistics)
+    return replace(spliced.entry(name, [source], beside if fit_schema else None), statistics=statistics)
 
 
 # The feature values of consecutive records, and the size of each record's frame.
@@ -333,18 +370,6 @@ def with_column_file(
             entries.append(entry)
     column_file = ColumnFile(columns.name, *writer.written)
     return [replace(entry, columns=column_file) for entry in entries]
-
-
-def with_small_columns(
-    store: Store, files: SmallColumnFiles, entry: FileEntry, parts: Iterable[Rows]
-) -> FileEntry:
-    """Write the column file of a data file if the data file has small columns. Return the new entry."""
-    small, content = SmallColumns(store, files), 0
-    for values, sizes in parts:
-        ends = content + np.cumsum(sizes)
-        small.add(values, ends - sizes)
-        content += int(sizes.sum())
-    return replace(entry, columns=small.end_file(entry.path, entry.bytes, entry.crc32c, content))
 
 
 def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schema:
@@ -390,13 +415,3 @@ def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
     for chunk in _chunks(store, source, decoder):
         values = pa.Table.from_batches([chunk.result.batch]) if decoder else pa.table({})
         yield values, np.diff(chunk.bounds)
-
-
-def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:
-    """Yield the rows for which the mask ``is_removed`` is False."""
-    start = 0
-    kept = ~is_removed
-    for values, sizes in parts:
-        mask = kept[start : start + len(sizes)]
-        start += len(sizes)
-        yield values.filter(pa.array(mask)) if values.num_columns else values, sizes[mask]

@@ -6,16 +6,17 @@ recognises files that other writes replace during a rewrite.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, compress, count
+from itertools import compress, count
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.codec import Decoder
 from dask_tfrecord.codec.codecs import known_codec
 from dask_tfrecord.dataset.query.comparison_keys import Mask
 from dask_tfrecord.dataset.query.filters import parse_filters
@@ -39,20 +40,13 @@ from dask_tfrecord.dataset.write.operations import (
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import discard
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, FileChangedError, TFRecordError
-from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.column_files import ColumnFileWriter, create_column_file
+from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
-from dask_tfrecord.files.splice import (
-    RecordMask,
-    remove_records,
-    rows_of_file,
-    splice,
-    stored_codec,
-    with_column_file,
-    with_small_columns,
-    without_rows,
-)
+from dask_tfrecord.files.small_columns import SmallColumns
+from dask_tfrecord.files.splice import Beside, RecordMask, remove_records, splice, stored_codec
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.paths import parent_of
@@ -127,30 +121,29 @@ def _write_again(
     named = replace(run, options=WriteOptions(compression=codec))
     attempt = "" if run.store.stages_files else run.begin_attempt()
     place = named.place(parent_of(sources[0].path), number, count, attempt)
-    if is_removed is None:
-        entry = splice(run.store, sources, codec, *place)
-    else:
-        entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place)
-    paths = [run.store.join(source.path) for source in sources]
-    entry = replace(entry, attempt=attempt)
-    run.store.copy_permissions(paths, place[0])
     columns = run.column_files(number, attempt, run.path(""))
-    if columns is None or not (
-        isinstance(columns, WrittenColumns) or columns.may_store(entry.records, entry.bytes)
-    ):
-        return entry
-    record_type = run.schema.record_type
-    found = (rows_of_file(run.store, source, columns.features, record_type) for source in sources)
-    parts = chain.from_iterable(found)
-    kept = parts if is_removed is None else without_rows(parts, is_removed)
-    if isinstance(columns, WrittenColumns):
-        [entry] = with_column_file(run.store, columns, [(entry, kept)])
-        run.store.copy_permissions(paths, columns.path)
-    else:
-        entry = with_small_columns(run.store, columns, entry, kept)
-        if entry.columns:
-            run.store.copy_permissions(paths, columns.place(0)[0])
-    return entry
+    with ExitStack() as stack:
+        beside: Beside | None = None
+        if isinstance(columns, WrittenColumns):
+            beside = stack.enter_context(create_column_file(run.store, columns.path, columns.features))
+        elif columns is not None:
+            records = sum(source.records for source in sources)
+            records -= 0 if is_removed is None else int(is_removed.sum())
+            if columns.may_store(records, sum(source.bytes for source in sources)):
+                beside = SmallColumns(run.store, columns)
+        if is_removed is not None:
+            entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place, beside)
+        else:
+            decoder = Decoder(columns.features, run.schema.record_type) if columns and beside else None
+            entry = splice(run.store, sources, codec, *place, beside, decoder)
+    if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter):
+        entry = replace(entry, columns=ColumnFile(columns.name, *beside.written))
+    for one in (entry, entry.columns):
+        if one is not None:
+            run.store.copy_permissions(
+                [run.store.join(source.path) for source in sources], run.path(one.path)
+            )
+    return replace(entry, attempt=attempt)
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
