@@ -136,10 +136,9 @@ class RecordTable:
     Several threads may use a table at the same time. The pickled table includes the record offsets, which
     take 8 bytes of memory per record.
 
-    Opening a table reads the lengths of all records of uncompressed local files. If `to_tfrecord` or
-    `Dataset.add_snapshot` was called with ``columnar``, column files contain the record offsets, and opening
-    a table reads no data file. With record offsets from column files, the table reads single records, not
-    blocks, from remote uncompressed files.
+    Opening a table reads the lengths of all records of uncompressed local files. Files with a column file,
+    such as large files of images, are not read, because the column file contains the record offsets. With
+    these offsets, the table reads single records, not blocks, from remote uncompressed files.
 
     If column files contain all columns of the table, and the columns take at most 64 MiB of memory, the table
     reads the columns when it is opened, and keeps them in memory. With columns in memory, reading a record
