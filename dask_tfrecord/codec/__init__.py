@@ -219,7 +219,6 @@ crc32c_of_records = _kernel.crc32c_of_records
 limit_pool = _kernel.limit_pool
 pool_array = _kernel.pool_array
 raise_pool_limit = _kernel.raise_pool_limit
-SparseReader = _kernel.SparseReader
 
 # The maximum size of a record's payload in bytes, which is protobuf's limit for a message.
 MAX_RECORD_BYTES = 2**31 - 1

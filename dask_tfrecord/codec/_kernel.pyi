@@ -180,25 +180,6 @@ class Inference:
           and carriage return.
         """
 
-class SparseReader:
-    """Read a file of records without the large values that a `Decoder` of these columns would skip.
-
-    ``file`` is the descriptor of an open file. A record begins at byte ``start``, and no record ends after
-    byte ``stop``. A value of at least 32 KiB is left out if it is the only bytes value, or the packed list of
-    floats, of a feature that is none of the ``columns``. If checksums of payloads are not verified, and the
-    decoder knows all features, then the decoder never reads the bytes of a left-out value. A record with an
-    unusual layout is read completely. If no value is left out of 64 consecutive records, the rest of the file
-    is read completely.
-    """
-
-    def __init__(self, file: int, start: int, stop: int, columns: Sequence[str]) -> None: ...
-    def readinto(self, out: Buffer) -> int:
-        """Read the next bytes of the file to the start of ``out``, and return how many bytes were read.
-
-        The bytes of ``out`` that correspond to a left-out value are not written. The result is 0 at the end
-        of the file. Raises OSError.
-        """
-
 def scan(
     data: Buffer,
     *,

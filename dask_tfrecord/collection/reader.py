@@ -234,11 +234,6 @@ def read_tfrecord(
             ``verify_crc=False``, a file's checksum in the snapshot is verified only if the modification time
             of the file differs from the snapshot.
 
-            With ``verify_crc=False``, the read skips large values of columns that are not requested, so
-            reading only the labels of images, for example, is many times faster. Only values of at least 32
-            KiB are skipped, if they are bytes or lists of floats in local uncompressed files. Skipped bytes
-            are not verified.
-
         ``max_record_bytes`` : int or str, default 2 GiB - 1
             The maximum size of a record, in bytes. A record above this size is treated as damage, so that
             hostile files cannot use up the memory.

@@ -133,7 +133,6 @@ class RecordFile(NamedTuple):
         columns: Sequence[Column] = (),
         losses: Losses | None = None,
         check: Callable[..., Checked] | None = None,
-        needed: Sequence[str] | None = None,
         *,
         early: bool = False,
     ) -> Iterator[Chunk[_R]]:
@@ -143,7 +142,6 @@ class RecordFile(NamedTuple):
         ``check`` is a bound `Inference.check`. If the options skip damage, ``check`` finds the damaged
         ranges, and ``kernel`` receives only the intact records. The default check does not parse payloads. If
         ``kernel`` finds a damaged value, it reports the index of the value's column in ``columns``.
-        ``needed`` lists the features whose values ``kernel`` reads, or is None if ``kernel`` needs all bytes.
         With ``early=True``, the first chunks of a remote file are smaller, so that they are there earlier.
 
         Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
@@ -159,7 +157,7 @@ class RecordFile(NamedTuple):
         try:
             with (
                 (losses or Losses(options.damage)).split(self.path, split.start.offset) as lost,
-                open_window(store, split, options, WINDOW_BYTES, needed=needed, early=early) as window,
+                open_window(store, split, options, WINDOW_BYTES, early=early) as window,
             ):
                 for data in window:
                     checked, intact = None, Intact(data, Numbers(record), window.offset)
@@ -270,7 +268,7 @@ class RecordFile(NamedTuple):
         # If the options skip damaged records, the check in `run` verifies the checksums.
         verify_crc = self.options.verify_crc and not self.options.damage.skips
         scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
-        return sum(chunk.result.records for chunk in self.run(scan_all, losses=losses, needed=()))
+        return sum(chunk.result.records for chunk in self.run(scan_all, losses=losses))
 
 
 def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
@@ -373,12 +371,7 @@ class TableReader:
         stored, decoder = self.stored, self.decoder()
         wants_offsets = self.options.offset_column in self.schema.names
         gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
-
-        # If only some features are allowed, the decoder must read all features, even features without a
-        # column.
-        is_sparse = self.known is None and self.schema.record_type != "bytes"
-        needed = [column.name for column in decoder.columns] if is_sparse else None
-        chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), needed, early=True)
+        chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), early=True)
         for one in gathered.batches(chunks):
             try:
                 batch = stored.from_storage(one.batch)

@@ -3,7 +3,7 @@
 The module decodes no records.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -214,7 +214,6 @@ def open_window(
     options: ReadOptions,
     size: int,
     allocate: Allocate | None = None,
-    needed: Sequence[str] | None = None,
     stored: Buffer | None = None,
     *,
     early: bool = False,
@@ -223,12 +222,11 @@ def open_window(
     split, it passes them as ``stored``, and the file is not opened. With ``early=True``, the first views of a
     remote file are smaller than the window.
 
-    Offsets in errors are counted from the start of the file. If no checksum is verified, the window may
-    contain arbitrary bytes in place of the values of features outside ``needed``. Raise CorruptRecordError if
-    the codec of the file is not the codec that the options require. On exit, raise CorruptRecordError if the
-    first record is damaged and the file looks like another known format. Raise FileChangedError if the
-    CRC-32C of the whole file differs from the snapshot. If the stamp (such as the modification time) shows
-    that the file may have changed, the CRC-32C is compared before the first record is read.
+    Offsets in errors are counted from the start of the file. Raise CorruptRecordError if the codec of the
+    file is not the codec that the options require. On exit, raise CorruptRecordError if the first record is
+    damaged and the file looks like another known format. Raise FileChangedError if the CRC-32C of the whole
+    file differs from the snapshot. If the stamp (such as the modification time) shows that the file may have
+    changed, the CRC-32C is compared before the first record is read.
     """
     file, start, stop = split.file, split.start, split.stop
     known, ends = file.crc32c is not None, (start.offset, stop and stop.offset)
@@ -258,9 +256,6 @@ def open_window(
                 readinto = _limited(readinto, end - start.content)
         elif stop is None:
             end = reader.size
-        verifies = checksum is not None or options.verify_crc or options.damage.skips
-        if needed is not None and codec is None and not verifies:
-            reader.leave_out_values(needed)
         consumed = None if codec else checksum
         window = Window(
             readinto,

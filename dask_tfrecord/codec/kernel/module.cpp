@@ -17,7 +17,6 @@
 #include "columns/gather.hpp"
 #include "framing/locate.hpp"
 #include "framing/scan.hpp"
-#include "message/sparse_reader.hpp"
 #include "python_checksums.hpp"
 #include "python_data.hpp"
 #include "without_gil.hpp"
@@ -303,27 +302,6 @@ nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record
                         array(offsets || every, scanned.offsets), array(every, scanned.numbers));
 }
 
-class PySparseReader {
- public:
-  PySparseReader(int file, uint64_t start, uint64_t stop, std::vector<std::string> columns)
-      : reader_(file, start, stop, std::move(columns)) {}
-
-  ptrdiff_t readinto(nb::handle out) {
-    const OneCall call(mutex_);
-    const Bytes room(out, PyBUF_WRITABLE);
-    const ptrdiff_t count = without_gil([&] { return reader_.read(room.data(), room.size()); });
-    if (count < 0) {
-      PyErr_SetFromErrno(PyExc_OSError);
-      throw nb::python_error();
-    }
-    return count;
-  }
-
- private:
-  std::mutex mutex_;
-  tfr::SparseReader reader_;
-};
-
 nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_record_bytes, bool lenient,
                       std::optional<uint64_t> limit) {
   const Bytes bytes(data);
@@ -415,9 +393,6 @@ NB_MODULE(_kernel, m) {
       .def("feed", &PyInference::feed, "data"_a, nb::kw_only(), "final"_a)
       .def("check", &PyInference::check, "data"_a, nb::kw_only(), "final"_a, "limit"_a = nb::none())
       .def("features", &PyInference::features);
-  nb::class_<PySparseReader>(m, "SparseReader")
-      .def(nb::init<int, uint64_t, uint64_t, std::vector<std::string>>(), "file"_a, "start"_a, "stop"_a, "columns"_a)
-      .def("readinto", &PySparseReader::readinto, "out"_a);
   m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false, "every"_a = 0);
   m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fsspec.spec import AbstractBufferedFile
 
-from dask_tfrecord.codec import SparseReader, crc32c
+from dask_tfrecord.codec import crc32c
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.storage.expected_files import ExpectedFile
 from dask_tfrecord.files.storage.range_requests import REQUEST_BYTES
@@ -50,18 +50,6 @@ class FileReader:
             end += got
         self._ahead = memoryview(bytes(head[:end]) + bytes(self._ahead))
         return bytes(head[:end])
-
-    def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Read the rest of a local, uncompressed file without some large values of features that are not in
-        ``columns``, as `SparseReader` does.
-
-        Call this method before any read except `peek`. If the file is not local, the method does nothing.
-        """
-        stop = self.size if self._stop is None else self._stop
-        if isinstance(self._file, io.FileIO) and stop is not None:
-            self._position -= len(self._ahead)
-            self._ahead = memoryview(b"")
-            self._file = SparseReader(self._file.fileno(), self._position, stop, columns)
 
     def readinto(self, view: memoryview) -> int:
         """Read the next bytes into the start of ``view``. Return the number of bytes read, which is 0 only at
@@ -130,9 +118,6 @@ class _ReaderOfReader(FileReader):
 
     def peek(self, count: int) -> bytes:
         return self._reader.peek(count)
-
-    def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Do nothing: a `ChecksumReader` needs all bytes, and the file of a `FollowingReader` is remote."""
 
 
 class FollowingReader(_ReaderOfReader):
