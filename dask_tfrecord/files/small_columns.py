@@ -69,6 +69,7 @@ class SmallColumns:
         self._sizes = dict.fromkeys(self._files.features, 0)
         self._rows: list[pa.Table] = []
         self._offsets: list[Ints] = []
+        self._copied = 0  # The first of the waiting tables are copies.
         self._next_step = _STEP_BYTES
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
@@ -93,20 +94,24 @@ class SmallColumns:
             self._offsets.append(offsets)
 
     def _leave_out(self, content: int) -> None:
-        """Leave out columns that take too many bytes after ``content`` bytes of records. Copy the others, so
-        that they keep no larger buffers in memory.
-        """
+        """Leave out columns that take too many bytes after ``content`` bytes of records."""
         self._next_step = (content // _STEP_BYTES + 1) * _STEP_BYTES
         self._choose(max(_WAITING_BYTES, content // _PART))
-        if self._rows:
-            rows = self._joined()
-            self._rows = [rows.take(pa.array(np.arange(len(rows))))]
-            self._offsets = [np.concatenate(self._offsets)]
+        self._copy()
 
-    def _joined(self) -> pa.Table:
+    def _copy(self) -> None:
+        """Copy the remaining columns of the rows since the last copy, so that they keep no larger buffers in
+        memory. All batches of the same rows give the same chunks, and so the same pages in Parquet.
+        """
         names = [one.name for one in self._sizes]
-        # The text of some rows may be of the type large_string.
-        return pa.concat_tables((one.select(names) for one in self._rows), promote_options="permissive")
+        done = self._copied
+        rows = [one.select(names) for one in self._rows]
+        if names and len(rows) > done:
+            # The text of some rows may be of the type large_string.
+            new = pa.concat_tables(rows[done:], promote_options="permissive")
+            rows[done:] = [new.take(pa.array(np.arange(len(new)))).combine_chunks()]
+            self._offsets[done:] = [np.concatenate(self._offsets[done:])]
+        self._rows, self._copied = rows, len(rows)
 
     def _choose(self, most_bytes: int) -> None:
         """Keep the smallest columns that together take at most ``most_bytes`` bytes.
@@ -136,7 +141,8 @@ class SmallColumns:
 
     def _write(self, path: str, size: int, checksum: int, content: int) -> ColumnFile:
         in_store, name = self._files.place(self._number)
-        rows = self._joined()
+        self._copy()
+        rows = pa.concat_tables(self._rows, promote_options="permissive")
         required = [column for column in rows.column_names if not rows[column].null_count]
         with create_column_file(self._store, in_store, [*self._sizes], required) as writer:
             writer.add(rows, np.concatenate(self._offsets))
