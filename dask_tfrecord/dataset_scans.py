@@ -30,6 +30,7 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_datasets_below,
     refuse_inside_dataset,
 )
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
@@ -72,42 +73,45 @@ def index(
     finish_newest(store)
     before = Head.read(store).snapshot
     each = partial(compute_each, title=f"{root}: index")
-    try:
-        is_current = False
-        found = None if before is None else find_newest_files(store, before)
-        before = None if found is None else found.snapshot
-        if found is not None and _is_known(store, found):
-            is_current = not pc.any(found.is_rewritten).as_py()
-            snapshot = full_scan.renew_snapshot(store, found, each)
-        else:
-            snapshot = _described(path, store, request, each)
-            if before is not None:
-                files = with_known_versions(snapshot.file_list, before.file_list)
-                snapshot = replace(snapshot, log=EntryLog(files))
-        columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
-        sets_columnar = not is_auto(columnar)
-        if columns == "never":
-            wanted = []
-        elif not sets_columnar:
-            wanted = full_scan.rows_to_store(store, snapshot, columns, each)
-        else:
-            wanted = [*range(len(snapshot.file_list))]
-        if is_current and not sets_columnar and not wanted:
-            problem = "the directory already has a snapshot, which is up to date"
-            raise DestinationError(problem, "leave it as it is until files have changed")
-        with full_scan.with_column_files(store, snapshot, columns, wanted, each) as snapshot:
+    sets_columnar = not is_auto(columnar)
+    with full_scan.open_run(store) as run:
+        try:
+            is_current = False
+            found = None if before is None else find_newest_files(store, before)
+            before = None if found is None else found.snapshot
+            if sets_columnar or (before is not None and before.columnar != "auto"):
+                run = replace(run, columnar="never")  # until all files are described
+            if found is not None and _is_known(store, found):
+                is_current = not pc.any(found.is_rewritten).as_py()
+                snapshot = full_scan.renew_snapshot(run, found, each)
+            else:
+                snapshot = _described(path, run, request, each)
+                if before is not None:
+                    files = with_known_versions(snapshot.file_list, before.file_list)
+                    snapshot = replace(snapshot, log=EntryLog(files))
+            columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
+            if sets_columnar and columns != "never":
+                wanted = [*range(len(snapshot.file_list))]
+            else:
+                wanted = full_scan.rows_to_store(store, snapshot, columns, each)
+            if is_current and not sets_columnar and not wanted:
+                problem = "the directory already has a snapshot, which is up to date"
+                raise DestinationError(problem, "leave it as it is until files have changed")
+            run = replace(run, columnar=columns)
+            snapshot = full_scan.with_column_files(run, snapshot, wanted, each)
             return full_scan.store_snapshot(store, snapshot, before)
-    except (FileNotFoundError, CorruptRecordError):
-        newest = Head.read(store).snapshot
-        if newest is None or (before is not None and newest.run == before.run):
-            raise
-        problem = "another write was committed while index read the files, and replaced some of them"
-        raise ConcurrentWriteError(problem, index_again(root)) from None
+        except (FileNotFoundError, CorruptRecordError):
+            newest = Head.read(store).snapshot
+            if newest is None or (before is not None and newest.run == before.run):
+                raise
+            problem = "another write was committed while index read the files, and replaced some of them"
+            raise ConcurrentWriteError(problem, index_again(root)) from None
 
 
 def _described(
-    path: str | os.PathLike[str], store: Store, request: ReadRequest, each: ComputeEach
+    path: str | os.PathLike[str], run: WriteRun, request: ReadRequest, each: ComputeEach
 ) -> Snapshot:
+    store = run.store
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
@@ -116,7 +120,7 @@ def _described(
         # Only a description that lists splits can omit files of the directory.
         if SPLIT in dataset.partition_values:
             _refuse_undescribed_files(store, dataset)
-        return full_scan.create_snapshot(dataset, each)
+        return full_scan.create_snapshot(dataset, run, each)
     except TFRecordError as error:
         # A column of a snapshot has one kind, so its files cannot hold integers and floats.
         error.remedies = tuple(one for one in error.remedies if one.effect != INTEGERS_AS_FLOATS)

@@ -46,15 +46,24 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.files import entry as statistics
 from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader, StoredRows
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses, locate_error
-from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, COLUMN_FILE_TYPE, Block, FileEntry, is_part
+from dask_tfrecord.files.entry import (
+    BLOCK_BYTES,
+    COLUMN_FILE,
+    COLUMN_FILE_TYPE,
+    Block,
+    ColumnFile,
+    FileEntry,
+    is_part,
+)
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.record_file import Chunk, RecordFile
+from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.splits import Split, groups_by_bytes
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.reader import Checksum
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -64,39 +73,42 @@ from dask_tfrecord.schema.logical_types import value_type
 
 
 @contextmanager
-def with_column_files(
-    store: Store,
-    snapshot: Snapshot,
-    columnar: Columnar,
-    wanted: Sequence[int],
-    compute_each: ComputeEach,
-) -> Iterator[Snapshot]:
-    """Write column files for some data files of a snapshot that is not stored yet.
+def open_run(store: Store) -> Iterator[WriteRun]:
+    """Yield a run that may write column files. The ``with`` block must store a snapshot that lists them.
 
-    ``wanted`` contains the indices, in the snapshot's file list, of the data files that get column files. The
-    ``with`` block must store the yielded snapshot, which lists the column files. If the ``with`` block raises
-    an exception, remove the new column files.
+    If the ``with`` block raises an exception, remove the column files. A mark must exist before the first
+    column file, so that no other process mistakes the column files for leftovers of a failed run.
     """
-    if not wanted:
-        yield replace(snapshot, columnar=columnar)
-        return
-    entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
-    run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
-    # As long as the run is open, no other process mistakes the new column files for leftovers of a failed
-    # run.
-    run.mark(uuid4().hex)
+    run = WriteRun(store, Schema(()))
     try:
-        groups = _groups([replace(entries[at], columns=None) for at in wanted])
-        found = compute_each(partial(_write, run), enumerate(groups))
-        for at, entry in zip(wanted, (entry for of_group in found for entry in of_group), strict=True):
-            entries[at] = entry
-        beside = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
-        yield replace(snapshot, log=EntryLog(snapshot.file_list.with_columns(beside)), columnar=columnar)
+        yield run
     except BaseException:  # including KeyboardInterrupt
-        discard(run)
+        with suppress(Exception):  # the caller reports the first error
+            if run.staged_names():
+                discard(run)
         raise
     with suppress(Exception):  # if the removal fails, the next write removes the staging directory
         remove_staging(store, run.run)
+
+
+def with_column_files(
+    run: WriteRun, snapshot: Snapshot, wanted: Sequence[int], compute_each: ComputeEach
+) -> Snapshot:
+    """Write column files for some data files of a snapshot that is not stored yet, and return the snapshot
+    that lists them.
+
+    ``wanted`` contains the indices, in the snapshot's file list, of the data files that get column files.
+    """
+    if not wanted:
+        return replace(snapshot, columnar=run.columnar)
+    entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
+    run.mark(uuid4().hex)
+    groups = _groups([replace(entries[at], columns=None) for at in wanted])
+    found = compute_each(partial(_write, replace(run, schema=snapshot.schema)), enumerate(groups))
+    for at, entry in zip(wanted, (entry for of_group in found for entry in of_group), strict=True):
+        entries[at] = entry
+    beside = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
+    return replace(snapshot, log=EntryLog(snapshot.file_list.with_columns(beside)), columnar=run.columnar)
 
 
 def rows_to_store(
@@ -218,8 +230,16 @@ def _are_equal(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
 logger = logging.getLogger(__name__)
 
 
+# Each task of a run that describes files has a random number of this many digits, which the names of its
+# column files contain.
+_TASK_DIGITS = 15
+
+
 class _Content(NamedTuple):
-    """The result of scanning a file or a split of a file. ``blocks`` is empty for a compressed file."""
+    """The result of scanning a file or a split of a file. ``blocks`` is empty for a compressed file.
+
+    ``column_file`` is None for a split that is only a part of a file (``is_part``).
+    """
 
     records: int
     bytes: int
@@ -227,19 +247,23 @@ class _Content(NamedTuple):
     columns: statistics.Columns
     blocks: tuple[Block, ...]
     codec: str
+    is_part: bool
+    column_file: ColumnFile | None
 
 
-def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
+def create_snapshot(dataset: ReadPlan, run: WriteRun, compute_each: ComputeEach) -> Snapshot:
     """Read the files of a read plan, and describe them as a snapshot. Each file of the plan must be one
     partition.
 
-    Raise CorruptRecordError if a record is damaged, and SchemaError if a value does not fit its column.
+    If ``run.columnar`` is "auto", also write column files with the small columns of large files. Raise
+    CorruptRecordError if a record is damaged, and SchemaError if a value does not fit its column.
     """
     values = dataset.partition_values
     schema = dataset.schema.select(name for name in dataset.schema.names if name not in values)
     partitioning = dataset.schema.select(values).fields if values else ()
     try:
-        entries = _read_files(dataset.store, dataset.files, schema, dataset.options, compute_each)
+        described = replace(run, store=dataset.store, schema=schema)
+        entries = _read_files(described, dataset.files, dataset.options, compute_each)
     except SchemaError as error:
         if error.feature in dataset.options.integers and error.problem.endswith("int64"):
             problem = "records hold integers and floats, and a column of a snapshot has one kind"
@@ -252,7 +276,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
         EntryLog(from_entries(entries, schema, ()).with_values(values)),
         schema=schema,
         compression=known_codec(codecs.pop(), "") if len(codecs) == 1 else None,
-        run=uuid4().hex,
+        run=run.run,
         library="",
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
@@ -260,23 +284,26 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
     )
 
 
-def renew_snapshot(store: Store, found: ComparedFiles, compute_each: ComputeEach) -> Snapshot:
+def renew_snapshot(run: WriteRun, found: ComparedFiles, compute_each: ComputeEach) -> Snapshot:
     """Update a snapshot after other tools may have rewritten their files. No file is missing.
 
     Read only the files whose size or ``stamp``, such as an ETag, differs from the snapshot. If the content of
-    a file is unchanged, update only its ``stamp``. Raise the errors of `create_snapshot`.
+    a file is unchanged, update only its ``stamp`` and its column file. Write column files and raise errors as
+    `create_snapshot` does.
     """
     snapshot, listed, changed = found.snapshot, found.listed, found.is_rewritten
     entries = []
-    read = _read_files(store, found.files.filter(changed), snapshot.schema, ReadOptions(), compute_each)
-    described = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
-    for before, now in zip(described, read, strict=True):
-        is_same = now.crc32c == before.crc32c
-        entries.append(replace(before, stamp=now.stamp) if is_same else replace(now, values=before.values))
+    described = replace(run, schema=snapshot.schema)
+    read = _read_files(described, found.files.filter(changed), ReadOptions(), compute_each)
+    known = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
+    for before, now in zip(known, read, strict=True):
+        if now.crc32c == before.crc32c:
+            now = replace(before, stamp=now.stamp, columns=now.columns or before.columns)
+        entries.append(replace(now, values=before.values))
     renewed = from_entries(entries, snapshot.schema, snapshot.partitioning)
-    known = FileList.joined([listed.filter(pc.invert(changed)), renewed])
-    known = with_known_versions(known.take(pc.index_in(listed["path"], known["path"])), listed)
-    return replace(snapshot, log=EntryLog(known), run=uuid4().hex)
+    files = FileList.joined([listed.filter(pc.invert(changed)), renewed])
+    files = with_known_versions(files.take(pc.index_in(listed["path"], files["path"])), listed)
+    return replace(snapshot, log=EntryLog(files), run=run.run)
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
@@ -333,11 +360,23 @@ class _Describe(Operation):
 
 
 def _read_files(
-    store: Store, files: FileList, schema: Schema, options: ReadOptions, compute_each: ComputeEach
+    run: WriteRun, files: FileList, options: ReadOptions, compute_each: ComputeEach
 ) -> list[FileEntry]:
     """Read all records of each file, and return the file's entry without partition values."""
-    read = partial(_read_split, schema, options)
-    contents = merge_by_file(read, _merge, store, files, options, compute_each)
+    schema, store, small = run.schema, run.store, _small_columns(run)
+    if small and small.may_store(0, pc.max(files["bytes"]).as_py() or 0):
+        run.mark(uuid4().hex)
+    contents = merge_by_file(partial(_read_split, run, options), _merge, store, files, options, compute_each)
+    if small:
+        # Only the task that reads a whole file can choose its small columns.
+        again = [
+            at for at, one in enumerate(contents) if one.is_part and small.may_store(one.records, one.bytes)
+        ]
+        scalars = replace(run, schema=feature_schema(small.features, schema.record_type))
+        read = partial(_read_again, scalars, options)
+        column_files = compute_each(read, files.take(pa.array(again, pa.int64())).infos) if again else []
+        for at, column_file in zip(again, column_files, strict=True):
+            contents[at] = contents[at]._replace(column_file=column_file)
     columns = statistics.file_statistics(schema, [one.columns for one in contents], len(contents))
     found = zip(files.names, contents, columns, files["stamp"].to_pylist(), strict=True)
     return [
@@ -350,6 +389,7 @@ def _read_files(
             one.blocks,
             of_file,
             stamp="" if is_part(path) else stamp,  # the name of a file of this library identifies its content
+            columns=one.column_file,
             codec=one.codec,
         )
         for path, one, of_file, stamp in found
@@ -365,11 +405,32 @@ def _merge(first: _Content, second: _Content) -> _Content:
         first.columns,
         first.blocks + second.blocks,
         first.codec,
+        is_part=True,
+        column_file=None,
     )
 
 
-def _read_split(schema: Schema, options: ReadOptions, store: Store, split: Split) -> _Content:
-    total = Checksum()
+def _small_columns(run: WriteRun) -> SmallColumnFiles | None:
+    """Return a plan for the column files of one task if the run stores the small columns of large files."""
+    attempt = uuid4()
+    files = run.column_files(attempt.int % 10**_TASK_DIGITS, attempt.hex, run.store.join(""))
+    return files if isinstance(files, SmallColumnFiles) else None
+
+
+@redact_errors
+def _read_again(run: WriteRun, options: ReadOptions, file: FileInfo) -> ColumnFile | None:
+    """Read a whole file, and write its column file."""
+    split = Split(file)
+    with run.store.reading_ahead([split.stored_range]) as ahead:
+        return _read_split(run, options, ahead, split).column_file
+
+
+def _read_split(run: WriteRun, options: ReadOptions, store: Store, split: Split) -> _Content:
+    """Read the records of a split. If the split is a whole file, also write its column file."""
+    is_part = split.start.offset > 0 or split.stop is not None
+    files = None if is_part else _small_columns(run)
+    small = files and SmallColumns(run.store, files)
+    schema, total, content = run.schema, Checksum(), 0
     checked = replace(store, checksum=total)
     decoder = Decoder(
         schema.columns,
@@ -394,9 +455,26 @@ def _read_split(schema: Schema, options: ReadOptions, store: Store, split: Split
         statistics.continue_statistics(columns, encoder.statistics([0, batch.num_rows]))
         blocks += _blocks(chunk)
         records += batch.num_rows
+        if small:
+            offsets = chunk.offsets(chunk.bounds)
+            small.add(batch, offsets[:-1])
+            content = int(offsets[-1])
     codec = (detect(total.head) if split.start.offset == 0 else None) or "none"
+    path = split.file.path
+    column_file = None
+    if small:
+        column_file = small.end_file(store.relative(path), total.bytes, total.crc32c, content)
+    if column_file:
+        run.store.copy_permissions([path], run.store.join(column_file.path))
     return _Content(
-        records, total.bytes, total.crc32c, columns, tuple(blocks) if codec == "none" else (), codec
+        records,
+        total.bytes,
+        total.crc32c,
+        columns,
+        tuple(blocks) if codec == "none" else (),
+        codec,
+        is_part,
+        column_file,
     )
 
 

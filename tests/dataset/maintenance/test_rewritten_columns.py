@@ -1,19 +1,26 @@
-"""Small columns of rewritten files: their column files are those of a write of the same rows.
+"""Small columns of rewritten and foreign files: their column files are those of a write of the same rows.
 
-Modules: dataset.maintenance.rewrites, files.small_columns, files.splice.
+Modules: dataset.maintenance.full_scan, dataset.maintenance.rewrites, files.small_columns, files.splice.
 """
 
+import gzip
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from servers import LinkedStore
 
-from dask_tfrecord import open_dataset, to_tfrecord
+from dask_tfrecord import CorruptRecordError, DestinationError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.maintenance import full_scan
+from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import small_columns
 from dask_tfrecord.files.column_files import METADATA_KEY, all_chunks, chunk_range
@@ -68,8 +75,20 @@ def deleted(place: Path, codec: Any) -> None:
     open_dataset(place).delete([("label", "==", -1)], keep_versions=False)
 
 
+def described(place: Path, codec: Any) -> None:
+    """The file is read in one task."""
+    to_tfrecord(rows(), place, compression=codec)
+    shutil.rmtree(place / "_tfrecord")
+    open_dataset(place).add_snapshot()
+
+
+def described_in_parts(place: Path, codec: Any) -> None:
+    with patch.object(sample, "TASK_BYTES", 50_000), patch.object(sample, "BLOCK_BYTES", 10_000):
+        described(place, codec)
+
+
 @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
-@pytest.mark.parametrize("rewrite", [compacted, deleted])
+@pytest.mark.parametrize("rewrite", [compacted, deleted, described, described_in_parts])
 @pytest.mark.filterwarnings("ignore:TensorFlow reads only gzip and zlib")
 def test_a_rewritten_file_has_the_column_file_of_a_write(
     tmp_path: Path, rewrite: Callable[[Path, Any], None], codec: Any
@@ -92,3 +111,97 @@ def test_a_compaction_reads_each_source_once(linked: LinkedStore) -> None:
     assert file.columns is not None
     assert len(traffic.of("GET", "part-")) == 4  # the first one tells the codec
     assert len(traffic.of("PUT", "_tfrecord/columns/")) == 1
+
+
+def foreign(place: Path, count: int = 2, codec: Any = None) -> list[Path]:
+    """Files of another tool, each with 60 rows."""
+    place.mkdir()
+    paths = [place / f"{at}.tfrecord" for at in range(count)]
+    for path in paths:
+        to_tfrecord(rows(), place.parent / path.stem)
+        [data] = (place.parent / path.stem).glob("part-*")
+        path.write_bytes(gzip.compress(data.read_bytes()) if codec else data.read_bytes())
+    return paths
+
+
+def column_files(place: Path) -> set[str]:
+    return {f"_tfrecord/columns/{path.name}" for path in (place / "_tfrecord").glob("columns/*")}
+
+
+def listed(place: Path) -> list[str | None]:
+    return [file.columns and file.columns.path for file in Snapshot.open(place).files]
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_changed_files_get_new_column_files_and_others_keep_theirs(tmp_path: Path, codec: Any) -> None:
+    """The second file has other rows, the third file has another time, and the last file is not foreign."""
+    place = tmp_path / "place"
+    paths = foreign(place, 3, codec)
+    open_dataset(place).add_snapshot()
+    to_tfrecord(rows(), place, append=True)
+    before = listed(place)
+    assert column_files(place) == {*before}
+    with pytest.raises(DestinationError, match="up to date"):
+        open_dataset(place).add_snapshot()
+    to_tfrecord(rows()[::-1], tmp_path / "other")
+    [other] = (tmp_path / "other").glob("part-*")
+    shutil.copy(other, paths[1])
+    os.utime(paths[2], (1, 1))
+    open_dataset(place).add_snapshot()
+    after = listed(place)
+    assert (after[0], after[3]) == (before[0], before[3])
+    open_dataset(place).expire(versions=1, grace="0s")
+    assert column_files(place) == {*after}
+    assert {*after}.isdisjoint(before[1:3])
+    assert open_dataset(place).verify()["agrees"].all()
+    expected = read_tfrecord(place)[["label", "name"]].compute()
+    shutil.rmtree(place / "_tfrecord" / "columns")
+    pd.testing.assert_frame_equal(read_tfrecord(place)[["label", "name"]].compute(), expected)
+
+
+@pytest.mark.parametrize("columnar", [None, False, ["name"], "scalars"])
+def test_a_setting_replaces_the_rule(tmp_path: Path, columnar: Any) -> None:
+    place = tmp_path / "place"
+    foreign(place)
+    open_dataset(place).add_snapshot(columnar=columnar)
+    assert len(column_files(place)) == (1 if columnar else 0)
+    assert {*listed(place)} == (column_files(place) or {None})
+    to_tfrecord(rows(), place, append=True)
+    open_dataset(place).compact(target_bytes=None, keep_versions=False)
+    [only] = listed(place)
+    assert (only is None) == (not columnar)
+
+
+class Stopped(BaseException):
+    """A process that is killed removes nothing."""
+
+
+def test_a_description_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    *_, last = foreign(place, 3)
+    content = last.read_bytes()
+    last.write_bytes(content[:-1])
+    with pytest.raises(CorruptRecordError):
+        open_dataset(place).add_snapshot()
+    last.write_bytes(content)
+    with (
+        patch.object(full_scan, "store_snapshot", side_effect=RuntimeError("on purpose")),
+        pytest.raises(RuntimeError),
+    ):
+        open_dataset(place).add_snapshot()
+    assert not (place / "_tfrecord").exists()
+
+
+def test_cleanup_finds_what_a_killed_description_leaves(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    foreign(place)
+    with (
+        patch.object(full_scan, "store_snapshot", side_effect=Stopped),
+        patch.object(full_scan, "discard"),
+        pytest.raises(Stopped),
+    ):
+        open_dataset(place).add_snapshot()
+    left = column_files(place)
+    assert len(left) == 2
+    assert left <= {*open_dataset(place).cleanup(older_than="0s")}
+    assert not column_files(place)
