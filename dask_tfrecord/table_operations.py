@@ -636,7 +636,7 @@ class Maintenance(OpenedPath):
             The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. With
             "auto", the setting of the dataset stays the same, and only missing, outdated or incomplete
             Parquet files are written. With a list or "scalars", all Parquet files are written anew from the
-            records, even if the snapshot is up to date.
+            records, even if the snapshot is up to date. With None or False, none is written.
 
         Returns
         -------
