@@ -53,6 +53,13 @@ class SmallColumnFiles(NamedTuple):
         return size >= LEAST_FILE_BYTES and bool(least) and min(least) <= size // _PART
 
 
+def why_no_column_file(size: int) -> str:
+    """Explain why a data file with ``size`` bytes has no column file."""
+    if size < LEAST_FILE_BYTES:
+        return f"it has fewer than {LEAST_FILE_BYTES:,} bytes"
+    return "its columns are not small enough"
+
+
 class SmallColumns:
     """Choose the small columns of each data file of a task, and write them to a column file.
 

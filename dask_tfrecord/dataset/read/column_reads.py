@@ -52,6 +52,9 @@ _LIST_COST = 2
 _AHEAD_SPLITS = 16
 _AHEAD_BYTES = 1 << 24
 
+# `explain` adds a reason.
+NO_COLUMN_FILE = "the file has no column file"
+
 _UNUSABLE = "the column file is missing, damaged or describes other data"
 
 _NO_ROWS: Ints = np.zeros(0, np.int64)
@@ -298,7 +301,7 @@ class ColumnReads:
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
         """Return the `StoredRows` of a split, or the reason why the split's column file cannot be used."""
         if split.columns is None or split.records is None:
-            return "the file has no column file"
+            return NO_COLUMN_FILE
         if is_small:
             return "small files are decoded together"
         store, file = self._partition.store, split.file

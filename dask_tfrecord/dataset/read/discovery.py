@@ -244,6 +244,7 @@ def _discover_by_snapshot(
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
         columns_name=snapshot.columns_name,
         version=snapshot.number,
+        columnar=snapshot.columnar,
     )
     stored = {item.name: item.type for item in snapshot.partitioning}
     is_other = any(stored.get(item.name, item.type) != item.type for item in schema.fields)

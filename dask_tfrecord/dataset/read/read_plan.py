@@ -33,7 +33,7 @@ from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.snapshot.entry_log import Totals
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar, read_blocks
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import PATH_TYPE
@@ -85,6 +85,9 @@ class ReadPlan:
     # ``partition_by=``.
     keys: tuple[range, ...] | None = None
     version: int | None = None
+    columnar: Columnar | None = (
+        None  # which columns the dataset's column files store; None without a snapshot
+    )
     left_out: tuple[int, int] = (0, 0)  # count and total size of the files that are in no partition
 
     @property

@@ -15,14 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads, rows_at
+from dask_tfrecord.dataset.read.column_reads import NO_COLUMN_FILE, Choice, ColumnReads, rows_at
 from dask_tfrecord.dataset.read.inferred_schema import explained
 from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.record_file import STREAM_BYTES, TABLE_BYTES, rows_without_columns
 from dask_tfrecord.files.selected_records import read_selected
+from dask_tfrecord.files.small_columns import why_no_column_file
 from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.files.storage.read_ahead import requests_for
 
@@ -303,13 +305,17 @@ class SplitReport:
     requests: int = 0  # About how many requests read these bytes from a remote store.
 
 
-def explain_partition(partition: Partition) -> list[SplitReport]:
-    """Return a report on what a task reads from each split of a partition."""
+def explain_partition(partition: Partition, columnar: Columnar | None) -> list[SplitReport]:
+    """Return a report on what a task reads from each split of a partition.
+
+    ``columnar`` is the dataset's setting of the columns that new column files store. ``columnar`` is None if
+    the read uses no snapshot.
+    """
     reads = ColumnReads(partition, picks_rows=partition.predicate is not None)
-    return partition.store.for_each(partial(_report, partition, reads), partition.splits)
+    return partition.store.for_each(partial(_report, partition, reads, columnar), partition.splits)
 
 
-def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitReport:
+def _report(partition: Partition, reads: ColumnReads, columnar: Columnar | None, split: Split) -> SplitReport:
     path, stored = partition.store.public(split.file.path), _size_of(partition, split)
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
@@ -324,8 +330,20 @@ def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitRepo
         requests = len(spans) + (requests_for(data) if some is None else len(some.starts))
     column_file = split.columns.path if split.columns is not None and column_bytes else None
     rows = split.records if choice.rows is None else len(choice.rows)
-    read = path, choice.source, choice.rule, stored, data, column_bytes, rows, column_file
+    rule = _without_column_file(split, columnar) if choice.rule == NO_COLUMN_FILE else choice.rule
+    read = path, choice.source, rule, stored, data, column_bytes, rows, column_file
     return SplitReport(*read, requests=requests)
+
+
+def _without_column_file(split: Split, columnar: Columnar | None) -> str:
+    """Explain why no column file is known for a split. Say no more than what is true of each such file."""
+    if columnar is None:
+        return "column files are found only with a snapshot"
+    if columnar == "never":
+        return f"{NO_COLUMN_FILE}, and new files get none (columnar=None)"
+    if columnar == "auto" and split.file.size is not None:
+        return f"{NO_COLUMN_FILE}: {why_no_column_file(split.file.size)}"
+    return NO_COLUMN_FILE
 
 
 def _size_of(partition: Partition, split: Split) -> int:
