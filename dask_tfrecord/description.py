@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
 from dask_tfrecord.dataset.snapshot.model import history_of, html_table, open_version, short_list
-from dask_tfrecord.dataset.snapshot.stored_files import Columnar
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
 from dask_tfrecord.files.entry import read_column_files
@@ -371,17 +369,16 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     left_out: list[SplitReport] = []
     for plan, numbers, parts in planned_reads(collection.expr):
         title = f"{plan.store.public()}: explain"
-        explain_task = partial(_explain, plan.columnar)
         # If a read has only one task, explain the read in this process.
-        found = compute_each(explain_task, parts, title) if len(parts) > 1 else [*map(explain_task, parts)]
+        found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
         left_out += _left_out(plan, numbers, parts)
     return Explanation(partitions, left_out)
 
 
 @redact_errors
-def _explain(columnar: Columnar | None, partitions: list[Partition]) -> list[SplitReport]:
-    return [report for partition in partitions for report in explain_partition(partition, columnar)]
+def _explain(partitions: list[Partition]) -> list[SplitReport]:
+    return [report for partition in partitions for report in explain_partition(partition)]
 
 
 def _left_out(

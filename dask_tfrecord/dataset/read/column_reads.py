@@ -22,6 +22,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 )
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.partition import PlannedPartition
+from dask_tfrecord.dataset.snapshot.stored_files import is_scalar
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files
@@ -99,6 +100,9 @@ class ColumnReads:
         self._reasons: dict[Split, str] = {}  # maps each split to the reason why its records must be decoded
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
+        # By default, column files store only scalar columns. Do not open them to learn that.
+        is_auto = partition.columnar == "auto" and not picks_rows
+        self._never_stored = [one.name for one in self._needed.fields if is_auto and not is_scalar(one)]
 
         def opened(item: tuple[Split, bool]) -> StoredRows | str:
             return problem or self._open(*item)
@@ -296,6 +300,8 @@ class ColumnReads:
             return "the codec or the size of the records is checked"
         if self._partition.filters is not None and not self._used.fields:
             return "the filters use no column of the records"
+        if not (self._needed.fields or self._picks_rows):
+            return "no column of the records is read"
         return ""
 
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
@@ -304,6 +310,8 @@ class ColumnReads:
             return NO_COLUMN_FILE
         if is_small:
             return "small files are decoded together"
+        if self._never_stored:
+            return _without(self._never_stored)
         store, file = self._partition.store, split.file
         reader = open_column_file(store, split.columns)
         if not self._picks_rows and not reader.stores(self._needed):
@@ -393,6 +401,10 @@ def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
     """Describe the columns that are not in a column file, or return "" if no column is missing."""
-    lacking = [repr(item.name) for item in schema.fields if not reader.features.issuperset(item.features)]
+    lacking = [item.name for item in schema.fields if not reader.features.issuperset(item.features)]
+    return _without(lacking) if lacking else ""
+
+
+def _without(lacking: list[str]) -> str:
     more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
-    return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""
+    return f"the column file does not have {', '.join(map(repr, lacking[:3]))}{more}"

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.query.predicates import Predicate
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar
 from dask_tfrecord.errors import SchemaError, located
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import TableReader
@@ -44,6 +45,7 @@ class PlannedPartition:
     allowed_features: tuple[FeatureKey, ...] | None = None
     predicate: Predicate | None = None  # Lets `read_possible` leave out rows; has no effect on `read`.
     predicate_fields: tuple[Field, ...] = ()  # The columns of `predicate`, without partition columns.
+    columnar: Columnar | None = None  # The columns that new column files store. None without a snapshot.
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"

@@ -85,9 +85,7 @@ class ReadPlan:
     # ``partition_by=``.
     keys: tuple[range, ...] | None = None
     version: int | None = None
-    columnar: Columnar | None = (
-        None  # which columns the dataset's column files store; None without a snapshot
-    )
+    columnar: Columnar | None = None  # as in `PlannedPartition`
     left_out: tuple[int, int] = (0, 0)  # count and total size of the files that are in no partition
 
     @property
@@ -183,6 +181,7 @@ class ReadPlan:
                 allowed_features,
                 rows_by,
                 () if rows_by is None else fields,
+                self.columnar,
             )
 
         return partition

@@ -305,17 +305,13 @@ class SplitReport:
     requests: int = 0  # About how many requests read these bytes from a remote store.
 
 
-def explain_partition(partition: Partition, columnar: Columnar | None) -> list[SplitReport]:
-    """Return a report on what a task reads from each split of a partition.
-
-    ``columnar`` is the dataset's setting of the columns that new column files store. ``columnar`` is None if
-    the read uses no snapshot.
-    """
+def explain_partition(partition: Partition) -> list[SplitReport]:
+    """Return a report on what a task reads from each split of a partition."""
     reads = ColumnReads(partition, picks_rows=partition.predicate is not None)
-    return partition.store.for_each(partial(_report, partition, reads, columnar), partition.splits)
+    return partition.store.for_each(partial(_report, partition, reads), partition.splits)
 
 
-def _report(partition: Partition, reads: ColumnReads, columnar: Columnar | None, split: Split) -> SplitReport:
+def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitReport:
     path, stored = partition.store.public(split.file.path), _size_of(partition, split)
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
@@ -330,7 +326,7 @@ def _report(partition: Partition, reads: ColumnReads, columnar: Columnar | None,
         requests = len(spans) + (requests_for(data) if some is None else len(some.starts))
     column_file = split.columns.path if split.columns is not None and column_bytes else None
     rows = split.records if choice.rows is None else len(choice.rows)
-    rule = _without_column_file(split, columnar) if choice.rule == NO_COLUMN_FILE else choice.rule
+    rule = _without_column_file(split, partition.columnar) if choice.rule == NO_COLUMN_FILE else choice.rule
     read = path, choice.source, rule, stored, data, column_bytes, rows, column_file
     return SplitReport(*read, requests=requests)
 

@@ -9,13 +9,14 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from servers import LinkedStore
 
 import dask_tfrecord
-from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import Dataset, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.read import column_reads
-from dask_tfrecord.files import column_files
+from dask_tfrecord.files import column_files, small_columns
 from dask_tfrecord.files.column_files import open_column_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -178,3 +179,40 @@ def test_verify_compares_the_column_files_of_several_files_at_once(place: str, l
     assert len(report) == FILES
     assert len(traffic) > 3 * FILES
     assert traffic.trips <= FILES
+
+
+@pytest.fixture(scope="module")
+def by_default(linked: LinkedStore, frame: pd.DataFrame) -> str:
+    """Six files with images, whose small columns are in a column file each."""
+    place, rows = linked.new_place(), frame[["id", "key"]].iloc[:60]
+    images = pd.array([bytes([number]) * 20_000 for number in range(60)], pd.ArrowDtype(pa.binary()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_columns, "LEAST_FILE_BYTES", 100_000)
+        of_file = {"max_rows_per_file": 10}
+        to_tfrecord(rows.assign(image=images), place, storage_options=linked.direct, write_options=of_file)
+    assert len(linked.fs.glob(f"{place}/_tfrecord/columns/*")) == 6
+    return place
+
+
+CONSUMERS: dict[str, Callable[[Dataset], Any]] = {
+    "collection": lambda one: one.to_dask().compute(),
+    "table": lambda one: one.to_table(),
+    "batches": lambda one: [*one.batches(7)],
+    "count": lambda one: one.count_rows(),
+    "explanation": lambda one: dask_tfrecord.explain(one.to_dask()),
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize(
+    ("request_", "is_stored"),
+    [({}, False), ({"columns": ["image", "key"]}, False), ({"columns": ["key", "id"]}, True)],
+    ids=str,
+)
+def test_column_files_are_requested_only_if_they_may_have_all_columns(
+    consumer: str, request_: dict[str, Any], is_stored: bool, by_default: str, linked: LinkedStore
+) -> None:
+    dataset = open_dataset(by_default, storage_options=linked.options, **request_)
+    with linked.link.recording() as traffic:
+        CONSUMERS[consumer](dataset)
+    assert len(traffic.of("GET", "/columns/")) == 6 * (is_stored and consumer != "count")

@@ -3,6 +3,7 @@
 Modules: dataset.read.column_reads, dataset.read.read_task, description, files.small_columns.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import read_tfrecord, to_tfrecord
+from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.files import small_columns
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,7 +37,7 @@ def large_images(place: Path, **write: Any) -> None:
 
 
 def rules(path: Any, column: str = "label", **read: Any) -> list[str]:
-    explanation = dask_tfrecord.explain(read_tfrecord(path, **read)[column].max())
+    explanation = dask_tfrecord.explain(read_tfrecord(path, columns=[column], **read))
     return [report.rule for of_task in explanation.partitions for report in of_task]
 
 
@@ -74,6 +75,7 @@ def test_no_reason_is_given_that_may_be_wrong_after_another_setting(
 
 
 def test_a_column_that_a_column_file_lacks_is_named(mixed: Path) -> None:
+    assert rules(mixed, "image") == ["the column file does not have 'image'", SMALL_FILE, LARGE_COLUMNS]
     assert rules(mixed, "caption") == ["the column file does not have 'caption'", SMALL_FILE, LARGE_COLUMNS]
 
 
@@ -92,3 +94,19 @@ def test_a_read_without_a_snapshot_does_not_say_that_column_files_are_missing(
 ) -> None:
     path = mixed / "*.tfrecord" if read.pop("glob", False) else mixed
     assert rules(path, **read) == ["column files are found only with a snapshot"] * 3
+
+
+def test_files_of_another_tool_have_their_reasons(
+    mixed: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("foreign")
+    for at, path in enumerate(sorted(mixed.glob("part-*"))):
+        (place / f"{at}.tfrecord").write_bytes(path.read_bytes())
+    assert rules(place) == ["column files are found only with a snapshot"] * 3
+    open_dataset(place).add_snapshot()
+    assert sorted(rules(place)) == sorted([HAS_IT, SMALL_FILE, LARGE_COLUMNS])
+    for path in place.glob("*.tfrecord"):
+        os.utime(path, (0, 0))
+    assert sorted(rules(place)) == sorted(
+        ["the data file may have been rewritten", SMALL_FILE, LARGE_COLUMNS]
+    )
