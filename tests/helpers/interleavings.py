@@ -26,6 +26,7 @@ from list_rules import rule
 import dask_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.files import small_columns
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
 FIRST = (0, 30, 1)  # the rows of version 1; two of them are in one file
@@ -110,7 +111,7 @@ def read_kept(place: Path) -> State | None:
 def prepare(start: str, place: Path) -> None:
     if start == "nothing":
         return
-    write(place, *FIRST, columnar=["n"] if start == "columns" else None)
+    write(place, *FIRST, columnar=["n"] if start == "columns" else "auto")
     write(place, *ADDED, append=True)
     if start == "lists":  # two older lists, of which a reader opens one later than the newest version
         with rule("delta"):
@@ -303,6 +304,7 @@ def interleave(
 
 if __name__ == "__main__":
     stopping = Stopping()
+    small_columns.LEAST_FILE_BYTES = small_columns._PART = 1  # all columns of all files are small
     with dask.config.set(scheduler="sync"), warnings.catch_warnings():
         for line in sys.stdin:
             start, first, second, directory, stride = json.loads(line)

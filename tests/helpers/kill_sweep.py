@@ -28,6 +28,7 @@ from list_rules import set_rule
 import dask_tfrecord
 from dask_tfrecord.dataset.shuffle import table_stream
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.files import small_columns
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
 
@@ -66,8 +67,8 @@ SNAPSHOTS = ["full"]
 # What `read` returns if a file is missing.
 MISSING = [-1]
 
-# The modes in which the writes have column files.
-COLUMNS = {"append", "stream", "overwrite", "compact", "delete", "restore", "expire"}
+# The modes in which the writes have a column file for each task. In the others, each data file has its own.
+COLUMNS = {"append", "stream", "overwrite", "compact", "restore"}
 
 # After these, the version before the first write under test can be read.
 KEEPING = {"keeping", "restore"}
@@ -126,8 +127,9 @@ def read(place: Path, version: int | None = None) -> list[int]:
     try:
         found = sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
         files = Snapshot.open(place, version).files if newest(place) else ()
-        if lost := [file for file in files if file.columns and not (place / file.columns.path).exists()]:
-            raise RuntimeError(f"no column file of {lost}")
+        paths = [file.columns.path if file.columns else "none" for file in files]
+        if lost := [path for path in paths if not (place / path).exists()]:
+            raise RuntimeError(f"no column files {lost}")
         return found
     except dask_tfrecord.CorruptRecordError as error:
         if "missing" not in str(error):
@@ -225,6 +227,7 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     table_stream._CHUNK_BYTES = 1  # a stream of two batches becomes two files
+    small_columns.LEAST_FILE_BYTES = small_columns._PART = 1  # all columns of all files are small
     with dask.config.set(scheduler="sync"):
         for line in sys.stdin:
             mode, directory, snapshots, stride = json.loads(line)

@@ -24,6 +24,7 @@ import s3fs
 from azure.core.pipeline.transport import AioHttpTransport
 
 import dask_tfrecord
+from dask_tfrecord.files import small_columns
 from dask_tfrecord.files.storage.store import Store
 
 Options = dict[str, Any]
@@ -122,6 +123,7 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    small_columns.LEAST_FILE_BYTES = small_columns._PART = 1  # all columns of all files are small
     with dask.config.set(scheduler="sync"):
         for line in sys.stdin:
             print(json.dumps(sweep(*json.loads(line))), flush=True)
