@@ -179,14 +179,16 @@ def check_dataset(seed: int, root: Path, queries: int) -> "collections.Counter[s
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of pandas about odd comparisons
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("has_columns", [False, True])
 def test_random_queries_give_the_rows_of_pandas(
-    fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_columns: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if fused:
+    """Without column files by default, and with them and fused partitions."""
+    if has_columns:
+        request.getfixturevalue("column_files_of_all")
         monkeypatch.setattr(optimizations, "MIN_FUSED_TASKS", 1)
     with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False}):
         for seed in range(max(CASES // QUERIES_PER_DATASET // 2, 1)):
             root = tmp_path / str(seed)
             root.mkdir()
-            check_dataset(2 * seed + fused, root, QUERIES_PER_DATASET)
+            check_dataset(2 * seed + has_columns, root, QUERIES_PER_DATASET)

@@ -140,20 +140,24 @@ def make_data(seed: int, root: Path) -> Data:
         count = rng.choice([0, 1, 3, 6, 12])
         frames.append(_frame(rng, names, gaps, first, count))
         first += count
-    ddf = dd.from_map(lambda at: frames[at], range(len(frames)), meta=frames[0].iloc[:0])
-    to_tfrecord(
-        ddf,
-        root / "own",
-        partition_on=keys or None,
-        lossy="allow",
-        compression=rng.choice([None, None, "gzip", "zlib"]),
-        write_options={"max_rows_per_file": rng.choice([None, None, 4])},
-    )
+    keywords: dict[str, Any] = {
+        "partition_on": keys or None,
+        "lossy": "allow",
+        "compression": rng.choice([None, None, "gzip", "zlib"]),
+        "write_options": {"max_rows_per_file": rng.choice([None, None, 4])},
+    }
+    # The files of the append may have other column files than the others, or none.
+    columnar = random.Random(f"columnar {seed}").choice(["auto", None, "scalars", ["n"], []])
+    own = root / "own"
+    for some, more in ((frames[:1], {}), (frames[1:], {"append": True, "columnar": columnar})):
+        if some:
+            ddf = dd.from_map(lambda at, some=some: some[at], range(len(some)), meta=some[0].iloc[:0])
+            to_tfrecord(ddf, own, **keywords, **more)
     options = {
         "blocksize": rng.choice([None, None, "64 B", "128 MiB"]),
         "dtype_backend": rng.choice(["pyarrow", "numpy", "numpy_nullable", None]),
     }
-    return Data(seed, root / "own", tuple(names), options)
+    return Data(seed, own, tuple(names), options)
 
 
 def _frame(rng: random.Random, names: list[str], gaps: set[str], first: int, count: int) -> pd.DataFrame:
