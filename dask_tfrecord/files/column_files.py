@@ -492,9 +492,11 @@ class ColumnFileWriter:
         integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
         # The name of a feature may equal the path of another feature's list, such as "a.list.element".
         integers -= {path for path, kind in paths if kind != "int64"}
+        self._metadata: list[pq.FileMetaData] = []  # The writer adds the metadata of the file when it closes.
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
+            metadata_collector=self._metadata,
             compression="none",
             # Numbers are written and read faster without a dictionary.
             use_dictionary=[path for path, kind in paths if kind in ("bytes", "string")],
@@ -561,8 +563,7 @@ class ColumnFileWriter:
         self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self._files})})
         held = self._sink.hold()
         self._writer.close()
-        footer = held.getvalue()
-        metadata = pq.read_metadata(pa.BufferReader(footer))
+        footer, metadata = held.getvalue(), self._metadata[0]
         chunks = [chunk_range(metadata, at, column) for at, column in all_chunks(metadata)]
         checksums = pack_checksums([self._sink.checksum(*chunk) for chunk in chunks])
         self._file.write(checksums + footer)

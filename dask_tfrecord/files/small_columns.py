@@ -5,7 +5,8 @@ decide, so all writers choose the same columns. The columns of the data file wai
 file is complete. The module knows nothing about datasets.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ class SmallColumnFiles(NamedTuple):
 
     def may_store(self, records: int, size: int) -> bool:
         """Return False if no column of a data file with ``records`` rows and ``size`` bytes can be small."""
-        least = [_least_bytes(one) * records for one in self.features]
+        least = [_least_bytes(kind) * records for kind in {one.kind for one in self.features}]
         return size >= LEAST_FILE_BYTES and bool(least) and min(least) <= size // _PART
 
 
@@ -73,10 +74,11 @@ class SmallColumns:
 
     def _begin(self) -> None:
         """Begin a data file. All its columns may be small."""
-        self._sizes = dict.fromkeys(self._files.features, 0)
-        self._rows: list[pa.Table] = []
-        self._offsets: list[Ints] = []
-        self._copied = 0  # The first of the waiting tables are copies.
+        # The columns that are not left out, and their sizes without the rows of `_added`.
+        self._features = [*self._files.features]
+        self._sizes = np.zeros(len(self._features), np.int64)
+        self._waiting: list[tuple[pa.Table, Ints]] = []
+        self._added: list[tuple[pa.RecordBatch | pa.Table, Ints]] = []
         self._next_step = _STEP_BYTES
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
@@ -84,41 +86,25 @@ class SmallColumns:
 
         ``offsets`` contains the offsets of the records in the decompressed data file.
         """
-        start = 0
-        while self._sizes and start < len(offsets):
-            stop = int(np.searchsorted(offsets, self._next_step))
-            self._hold(rows.slice(start, stop - start), offsets[start:stop])
-            if stop < len(offsets):
-                self._leave_out(int(offsets[stop]))
-            start = stop
+        if self._added and self._added[-1][1][-1] >= self._next_step:
+            self._measure()
+            self._wait()
+        # The sizes are computed later, because most files have no small column or are no large files.
+        if self._features and len(offsets):
+            self._added.append((rows, offsets))
 
-    def _hold(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
-        if len(offsets):
-            for one in self._sizes:
-                self._sizes[one] += _stored_bytes(one, rows[one.name])
-            columns = {one.name: rows[one.name] for one in self._sizes}
-            self._rows.append(pa.table(columns))
-            self._offsets.append(offsets)
-
-    def _leave_out(self, content: int) -> None:
-        """Leave out columns that take too many bytes after ``content`` bytes of records."""
-        self._next_step = (content // _STEP_BYTES + 1) * _STEP_BYTES
-        self._choose(max(_WAITING_BYTES, content // _PART))
-        self._copy()
-
-    def _copy(self) -> None:
-        """Copy the remaining columns of the rows since the last copy, so that they keep no larger buffers in
-        memory. All batches of the same rows give the same chunks, and so the same pages in Parquet.
-        """
-        names = [one.name for one in self._sizes]
-        done = self._copied
-        rows = [one.select(names) for one in self._rows]
-        if names and len(rows) > done:
-            # The text of some rows may be of the type large_string.
-            new = pa.concat_tables(rows[done:], promote_options="permissive")
-            rows[done:] = [new.take(pa.array(np.arange(len(new)))).combine_chunks()]
-            self._offsets[done:] = [np.concatenate(self._offsets[done:])]
-        self._rows, self._copied = rows, len(rows)
+    def _measure(self) -> None:
+        """Add the sizes of the added rows, and leave out the largest columns at each step."""
+        for rows, offsets in self._added:
+            start = 0
+            while self._features and start < len(offsets):
+                stop = int(np.searchsorted(offsets, self._next_step))
+                self._sizes += _stored_bytes(self._features, rows.slice(start, stop - start))
+                if stop < len(offsets):
+                    content = int(offsets[stop])
+                    self._next_step = (content // _STEP_BYTES + 1) * _STEP_BYTES
+                    self._choose(max(_WAITING_BYTES, content // _PART))
+                start = stop
 
     def _choose(self, most_bytes: int) -> None:
         """Keep the smallest columns that together take at most ``most_bytes`` bytes.
@@ -126,44 +112,81 @@ class SmallColumns:
         Columns of the same size are kept together or left out together, so that a table of numbers does not
         get a copy of its first columns.
         """
-        sizes = np.sort(np.array([*self._sizes.values()], np.int64))
+        sizes = np.sort(self._sizes)
         fits = np.searchsorted(sizes.cumsum(), most_bytes, "right")
-        limit = sizes[fits] if fits < len(sizes) else most_bytes + 1
-        self._sizes = {one: size for one, size in self._sizes.items() if size < limit}
-        if not self._sizes:
-            self._rows, self._offsets = [], []
+        if fits < len(sizes):
+            kept = self._sizes < sizes[fits]
+            self._features, self._sizes = [*compress(self._features, kept)], self._sizes[kept]
+
+    def _wait(self) -> None:
+        """Replace the added rows by copies of the columns that are not left out, so that no larger buffers
+        stay in memory.
+        """
+        names = [one.name for one in self._features]
+        if not names:
+            self._waiting, self._added = [], []
+            return
+        rows = self._joined(self._added)
+        copies = [pa.concat_arrays(rows[name].chunks) for name in names]
+        offsets = np.concatenate([offsets for _, offsets in self._added])
+        self._waiting = [(waiting.select(names), offsets) for waiting, offsets in self._waiting]
+        self._waiting.append((pa.table(copies, names), offsets))
+        self._added = []
+
+    def _joined(self, parts: Iterable[tuple[pa.RecordBatch | pa.Table, Ints]]) -> pa.Table:
+        """Return the columns that are not left out in one table."""
+        names = [one.name for one in self._features]
+        tables = [pa.table([rows[name] for name in names], names) for rows, _ in parts]
+        # The text of some rows may be of the type large_string.
+        return pa.concat_tables(tables, promote_options="permissive")
 
     def end_file(self, path: str, size: int, checksum: int, content: int) -> ColumnFile | None:
         """End the current data file, and write its column file if the data file is large and has small
         columns. ``content`` is the decompressed size of the data file.
         """
         written = None
-        if size >= LEAST_FILE_BYTES and self._rows:
+        parts = [*self._waiting, *self._added]
+        if parts and self._files.may_store(sum(len(offsets) for _, offsets in parts), size):
+            self._measure()
             self._choose(size // _PART)
-            if self._rows:
-                written = self._write(path, size, checksum, content)
+            if self._features:
+                written = self._write(parts, (path, size, checksum, content))
         self._number += 1
         self._begin()
         return written
 
-    def _write(self, path: str, size: int, checksum: int, content: int) -> ColumnFile:
+    def _write(
+        self, parts: list[tuple[pa.RecordBatch | pa.Table, Ints]], data_file: tuple[str, int, int, int]
+    ) -> ColumnFile:
         in_store, name = self._files.place(self._number)
-        self._copy()
-        rows = pa.concat_tables(self._rows, promote_options="permissive")
+        # Each chunk begins a page of Parquet, so one chunk gives the same bytes for all batches of these rows.
+        rows = self._joined(parts).combine_chunks()
         required = [column for column in rows.column_names if not rows[column].null_count]
-        with create_column_file(self._store, in_store, [*self._sizes], required) as writer:
-            writer.add(rows, np.concatenate(self._offsets))
-            writer.end_file(path, size, checksum, content)
+        with create_column_file(self._store, in_store, self._features, required) as writer:
+            writer.add(rows, np.concatenate([offsets for _, offsets in parts]))
+            writer.end_file(*data_file)
         return ColumnFile(name, *writer.written)
 
 
-def _least_bytes(feature: Column) -> int:
-    """Return the smallest number of bytes that a value of a feature takes."""
-    is_number = feature.kind in ("int64", "float")
-    return KIND_TYPES[feature.kind].bit_width // 8 if is_number else _LENGTH_BYTES
+def _least_bytes(kind: str) -> int:
+    """Return the smallest number of bytes that a value takes."""
+    return KIND_TYPES[kind].bit_width // 8 if kind in ("int64", "float") else _LENGTH_BYTES
 
 
-def _stored_bytes(feature: Column, values: pa.Array | pa.ChunkedArray) -> int:
-    """Return the number of bytes that values of a feature take. A null takes as many as a number or ""."""
-    text = pc.sum(pc.binary_length(values)).as_py() if feature.kind == "string" else 0
-    return _least_bytes(feature) * len(values) + (text or 0)
+def _stored_bytes(features: Sequence[Column], rows: pa.RecordBatch | pa.Table) -> Ints:
+    """Return the number of bytes that each feature takes. A null takes as many as a number or ""."""
+    least = {kind: _least_bytes(kind) * rows.num_rows for kind in KIND_TYPES}
+    sizes = np.array([least[one.kind] for one in features], np.int64)
+    for at, one in enumerate(features):
+        if one.kind == "string":
+            sizes[at] += _text_bytes(rows[one.name])
+    return sizes
+
+
+def _text_bytes(values: pa.Array | pa.ChunkedArray) -> int:
+    if values.null_count or isinstance(values, pa.ChunkedArray):
+        return pc.sum(pc.binary_length(values)).as_py() or 0
+    # The offsets give the same number in a tenth of the time, which a table of many columns needs.
+    type_ = np.int64 if pa.types.is_large_string(values.type) else np.int32
+    ends = np.frombuffer(values.buffers()[1], type_, len(values) + 1, values.offset * type_().itemsize)
+    return int(ends[-1]) - int(ends[0])
