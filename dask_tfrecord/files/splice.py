@@ -3,8 +3,9 @@
 If all records of a block remain, the stored bytes of the block are copied. `remove_records` additionally
 decodes the copied blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and
 xz files, are copied one after the other. The blocks of gzip and zlib files become one stream, whose checksum
-is computed from the checksums of the sources. If a new file may get a column file, the copied blocks are also
-decoded, so that each source is read once. The module knows nothing about datasets.
+is computed from the checksums of the sources. If a new file may get a column file, the rows come from column
+files of the sources, or from the copied blocks, so that each source is read once. The module knows nothing
+about datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,31 +92,39 @@ def splice(
     path: str,
     name: str,
     beside: Beside | None = None,
-    decoder: Decoder | None = None,
+    features: Schema | None = None,
 ) -> FileEntry:
     """Write a file with the records of several files, in the order of ``sources``.
 
     The sources must have the same partition values. A source with a codec other than ``compression``, or a
     compressed source without blocks, is decompressed and compressed again. ``path`` is the path of the new
     file in the store, and ``name`` is the same path relative to the dataset's root. ``beside`` receives the
-    columns that ``decoder`` decodes. Raise FileChangedError if a source differs from its `FileEntry`, and
-    CorruptRecordError if a source is damaged.
+    columns of ``features``, from the column file of a source if possible. Raise FileChangedError if a source
+    differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
     """
     ranges = [ByteRange(store.join(one.path), 0, one.bytes, "", one.bytes) for one in sources]
-    fits = decoder is not None
+    fits = True
     with store.create(path) as file, store.reading_ahead(ranges) as ahead:
         spliced = SplicedFile(file, compression)
         for source in sources:
-            if decoder is None or beside is None:
+            if beside is None or features is None:
                 spliced.append_file(ahead, source)
-                continue
-            for content, records, stored in spliced.read_blocks(ahead, source):
-                starts = spliced.content + _checked_bounds(store, source, content, records)[:-1]
-                decoded = decoder.decode(content, final=True)
-                fits &= decoded.damage is None and decoded.consumed == len(content)
-                if fits:
-                    beside.add(decoded.batch, starts)
-                spliced.append_block(content, records, stored)
+            elif (rows := _stored_rows(store, source, features)) is not None:
+                start = spliced.content
+                spliced.append_file(ahead, source)
+                for values, sizes in rows:
+                    ends = start + np.cumsum(sizes)
+                    beside.add(values, ends - sizes)
+                    start = int(ends[-1])
+            else:
+                decoder = Decoder(features.columns, features.record_type)
+                for content, records, stored in spliced.read_blocks(ahead, source):
+                    starts = spliced.content + _checked_bounds(store, source, content, records)[:-1]
+                    decoded = decoder.decode(content, final=True)
+                    fits &= decoded.damage is None and decoded.consumed == len(content)
+                    if fits:
+                        beside.add(decoded.batch, starts)
+                    spliced.append_block(content, records, stored)
         spliced.finish()
     return spliced.entry(name, sources, beside if fits else None)
 
@@ -396,6 +405,12 @@ def rows_of_file(
             start = min(known, len(sizes))
             yield values.slice(start), sizes[start:]
             known -= start
+
+
+def _stored_rows(store: Store, source: FileEntry, features: Schema) -> list[Rows] | None:
+    """Return all rows of a data file from its column file, or None if the records must be decoded."""
+    rows = [*_from_column_file(store, source, source.columns, features)] if source.columns else []
+    return rows if sum(len(sizes) for _, sizes in rows) == source.records else None
 
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:

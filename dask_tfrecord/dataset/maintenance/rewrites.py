@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import Decoder
 from dask_tfrecord.codec.codecs import known_codec
 from dask_tfrecord.dataset.query.comparison_keys import Mask
 from dask_tfrecord.dataset.query.filters import parse_filters
@@ -46,7 +45,14 @@ from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.small_columns import SmallColumns
-from dask_tfrecord.files.splice import Beside, RecordMask, remove_records, splice, stored_codec
+from dask_tfrecord.files.splice import (
+    Beside,
+    RecordMask,
+    feature_schema,
+    remove_records,
+    splice,
+    stored_codec,
+)
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.paths import parent_of
@@ -134,8 +140,8 @@ def _write_again(
         if is_removed is not None:
             entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place, beside)
         else:
-            decoder = Decoder(columns.features, run.schema.record_type) if columns and beside else None
-            entry = splice(run.store, sources, codec, *place, beside, decoder)
+            features = columns and feature_schema(columns.features, run.schema.record_type)
+            entry = splice(run.store, sources, codec, *place, beside, features)
     if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter):
         entry = replace(entry, columns=ColumnFile(columns.name, *beside.written))
     for one in (entry, entry.columns):

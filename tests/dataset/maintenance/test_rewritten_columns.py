@@ -24,6 +24,7 @@ from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import small_columns
 from dask_tfrecord.files.column_files import METADATA_KEY, all_chunks, chunk_range
+from dask_tfrecord.files.splice import SplicedFile
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,6 +100,21 @@ def test_a_rewritten_file_has_the_column_file_of_a_write(
     assert [*expected[0]] == ["label", "name", "tfrecord.offset"]
     assert column_file(tmp_path / "rewritten") == expected
     assert open_dataset(tmp_path / "rewritten").verify()["agrees"].all()
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_a_compaction_copies_blocks_if_column_files_have_all_small_columns(
+    tmp_path: Path, codec: Any
+) -> None:
+    small = rows().drop_columns("caption")
+    to_tfrecord(small, tmp_path / "written", compression=codec)
+    with patch.object(small_columns, "LEAST_FILE_BYTES", 50_000):
+        for start in (0, 20, 40):
+            part = small[start : start + 20]
+            to_tfrecord(part, tmp_path / "new", append=start > 0, compression=codec)
+    with patch.object(SplicedFile, "read_blocks", side_effect=RuntimeError):
+        open_dataset(tmp_path / "new").compact(keep_versions=False)
+    assert column_file(tmp_path / "new") == column_file(tmp_path / "written")
 
 
 def test_a_compaction_reads_each_source_once(linked: LinkedStore) -> None:
