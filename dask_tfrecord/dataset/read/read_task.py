@@ -74,11 +74,11 @@ class Partition(PlannedPartition):
         Return the rows, and the indices of the rows within the partition. If no row is left out, the indices
         are None.
         """
-        possible: list[Ints | None] = [None]
-        if self.predicate is not None:
-            reads = ColumnReads(self, picks_rows=True)
-            possible = self.store.for_each(reads.possible, self.splits)
-        if all(rows is None for rows in possible):
+        if self.predicate is None:
+            return self.read(warn), None
+        reads = ColumnReads(self, picks_rows=True)
+        possible = self.store.for_each(reads.possible, self.splits)
+        if all(rows is None for rows in possible) or self._needs_all(reads, possible):
             return self.read(warn), None
 
         def read(part: Partition, rows: Ints | None) -> pa.Table:
@@ -93,6 +93,14 @@ class Partition(PlannedPartition):
             numbers.append(start + (np.arange(table.num_rows) if rows is None else rows))
             start += split.records or table.num_rows
         return pa.concat_tables(tables), np.concatenate(numbers)
+
+    def _needs_all(self, reads: ColumnReads, possible: Sequence[Ints | None]) -> bool:
+        """Return True if a remote store must send all records of all splits, which `read` requests ahead."""
+        if not self.store.is_remote:
+            return False
+        pairs = [*zip(self.splits, possible, strict=True)]
+        choices = self.store.for_each(lambda pair: reads.choose(*pair), pairs)
+        return all(choice.source == "all records" for choice in choices)
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
         """Yield the rows that `read` returns, in tables of a few MiB. Read each table only on demand."""
@@ -110,7 +118,9 @@ class Partition(PlannedPartition):
         schema = self.stored_columns
         [split] = self.splits
         if schema.fields and self.filters is None and split.records == count:
-            reads = ColumnReads(self, picks_rows=True)
+            # Offsets of records are of no use if reading the other records takes no longer than a request.
+            saved = split.stored_bytes * (1 - len(wanted) / max(1, count))
+            reads = ColumnReads(self, picks_rows=saved > self.store.request_cost)
             choice = reads.choose(split, wanted)
             empty = pa.Table.from_batches([self.schema.no_rows()])
             tables = [None] if choice.source == "all records" else [empty, *reads.read(split, choice)]

@@ -15,7 +15,7 @@ from servers import LinkedStore
 
 import dask_tfrecord
 from dask_tfrecord import Dataset, open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.read import column_reads
+from dask_tfrecord.dataset.read import column_reads, read_task
 from dask_tfrecord.files import column_files, small_columns
 from dask_tfrecord.files.column_files import open_column_file
 
@@ -216,3 +216,29 @@ def test_column_files_are_requested_only_if_they_may_have_all_columns(
     with linked.link.recording() as traffic:
         CONSUMERS[consumer](dataset)
     assert len(traffic.of("GET", "/columns/")) == 6 * (is_stored and consumer != "count")
+
+
+@pytest.mark.parametrize(("columns", "is_used"), [(None, False), (["key"], True)], ids=str)
+def test_rows_of_small_files_are_taken_without_offsets(
+    columns: list[str] | None, is_used: bool, by_default: str, linked: LinkedStore
+) -> None:
+    dataset = open_dataset(by_default, storage_options=linked.options, columns=columns)
+    with linked.link.recording() as traffic:
+        assert dataset.take([3, 14, 59])["key"].to_pylist() == [3, 14, 59]
+    assert (len(traffic.of("GET", "/columns/")) > 0) == is_used
+
+
+def test_a_mask_that_needs_all_records_requests_them_ahead(
+    by_default: str, linked: LinkedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_task, "_BYTES_AT_ONCE", 1)  # of files that are not read ahead
+
+    def trips(mask: Callable[[dd.DataFrame], dd.Series]) -> int:
+        ddf = read_tfrecord(by_default, storage_options=linked.options)
+        with linked.link.recording(rounds=True) as traffic:
+            assert len(ddf[mask(ddf)].compute()) == 6
+        return traffic.trips
+
+    # The remainder is no filter on the column files, which take two trips: footers, and what waits for them.
+    without = trips(lambda ddf: ddf["key"] % 10 == 3)
+    assert trips(lambda ddf: ddf["key"].isin([*range(3, 60, 10)])) <= without + 2
