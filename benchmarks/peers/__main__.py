@@ -27,6 +27,10 @@ SUITES = {
     "files": ("tabular", "recsys", "wide", "images"),
     "feeds": (*FEEDS, *(f"{name} gzip" for name in FEEDS)),
     "columns": ("images", "tabular"),
+    "defaults": (
+        *("images (100 KB)", "audio (200 KB)", "embeddings (512 floats)", "text (4 KB)"),
+        *("tabular (10 columns)", "wide (500 floats)", "wide (500 mixed)", "recsys (40 columns)"),
+    ),
     "queries": ("tabular",),
     "store": ("transfers", "feeds", "alone"),
     "elastic": (

@@ -159,7 +159,7 @@ class SmallColumns:
         self, parts: list[tuple[pa.RecordBatch | pa.Table, Ints]], data_file: tuple[str, int, int, int]
     ) -> ColumnFile:
         in_store, name = self._files.place(self._number)
-        # Each chunk begins a page of Parquet, so one chunk gives the same bytes for all batches of these rows.
+        # Each chunk begins a page of Parquet. One chunk gives the same bytes for all batches of these rows.
         rows = self._joined(parts).combine_chunks()
         required = [column for column in rows.column_names if not rows[column].null_count]
         with create_column_file(self._store, in_store, self._features, required) as writer:

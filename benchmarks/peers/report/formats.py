@@ -1,4 +1,4 @@
-"""Present the figures of suites that are stored as cells: `columns`, `queries`, `store` and `elastic`."""
+"""Present the figures of suites that are stored as cells, which `PAGES` lists."""
 
 from typing import Any
 
@@ -12,6 +12,13 @@ PAGES = {
         "A figure is the CPU time of a job in milliseconds, of all threads: the median of the rounds, in\n"
         "which the formats take turns. Compare the figures of a line with each other: the times depend on\n"
         "the machine.",
+    ),
+    "defaults": (
+        "defaults.md",
+        "# What column files cost and save by default",
+        "The columns *write* have the time of a write with the defaults, divided by that of a write with\n"
+        "`columnar=None`. The columns *read* have the CPU time to read one column from Parquet, divided by\n"
+        "that from TFRecord: above 1, TFRecord is faster.",
     ),
     "queries": (
         "engines.md",
