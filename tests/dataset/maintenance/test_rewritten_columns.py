@@ -22,7 +22,8 @@ from dask_tfrecord import CorruptRecordError, DestinationError, open_dataset, re
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files import small_columns
+from dask_tfrecord.files import file_writer, record_file, small_columns
+from dask_tfrecord.files import splice as splicing
 from dask_tfrecord.files.column_files import METADATA_KEY, all_chunks, chunk_range
 from dask_tfrecord.files.splice import SplicedFile
 
@@ -31,7 +32,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files have column files, several blocks, and several steps that leave out columns."""
     monkeypatch.setattr(small_columns, "LEAST_FILE_BYTES", 200_000)
+    monkeypatch.setattr(small_columns, "_STEP_BYTES", 40_000)
+    monkeypatch.setattr(small_columns, "_WAITING_BYTES", 2_000)
+    for module in (file_writer, splicing):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 12_000)
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", 16_000)
 
 
 def rows(count: int = 60) -> pa.Table:
