@@ -1,4 +1,4 @@
-"""Read all files once, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
+"""Read all files, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
 
 import os
 from collections.abc import Sequence

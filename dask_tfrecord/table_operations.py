@@ -627,6 +627,10 @@ class Maintenance(OpenedPath):
         snapshot. After a copy that changed the modification times of other tools' files, `add_snapshot`
         compares their checksums, so that later reads need not.
 
+        By default, `add_snapshot` copies the small columns of large files while it reads them. Several tasks
+        share an uncompressed file of more than 64 MiB, so it is read a second time if it may have small
+        columns.
+
         If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
         logger ``dask_tfrecord``.
 
