@@ -86,11 +86,13 @@ class SmallColumns:
 
         ``offsets`` contains the offsets of the records in the decompressed data file.
         """
+        if not len(offsets):
+            return
         if self._added and self._added[-1][1][-1] >= self._next_step:
             self._measure()
             self._wait()
         # The sizes are computed later, because most files have no small column or are no large files.
-        if self._features and len(offsets):
+        if self._features:
             self._added.append((rows, offsets))
 
     def _measure(self) -> None:
@@ -150,21 +152,21 @@ class SmallColumns:
             self._measure()
             self._choose(size // _PART)
             if self._features:
-                written = self._write(parts, (path, size, checksum, content))
+                written = self._write(path, size, checksum, content)
         self._number += 1
         self._begin()
         return written
 
-    def _write(
-        self, parts: list[tuple[pa.RecordBatch | pa.Table, Ints]], data_file: tuple[str, int, int, int]
-    ) -> ColumnFile:
+    def _write(self, path: str, size: int, checksum: int, content: int) -> ColumnFile:
         in_store, name = self._files.place(self._number)
-        # Each chunk begins a page of Parquet. One chunk gives the same bytes for all batches of these rows.
-        rows = self._joined(parts).combine_chunks()
+        # Copies in one chunk give the same bytes for all batches of these rows: a chunk begins a page of
+        # Parquet, and an array that is not copied may have a validity bitmap without nulls.
+        self._wait()
+        rows = self._joined(self._waiting).combine_chunks()
         required = [column for column in rows.column_names if not rows[column].null_count]
         with create_column_file(self._store, in_store, self._features, required) as writer:
-            writer.add(rows, np.concatenate([offsets for _, offsets in parts]))
-            writer.end_file(*data_file)
+            writer.add(rows, np.concatenate([offsets for _, offsets in self._waiting]))
+            writer.end_file(path, size, checksum, content)
         return ColumnFile(name, *writer.written)
 
 

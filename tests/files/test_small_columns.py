@@ -21,7 +21,7 @@ from split_table import read_table
 
 from dask_tfrecord.codec import Column
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.files import file_writer, small_columns
+from dask_tfrecord.files import column_files, file_writer, small_columns
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
@@ -199,7 +199,8 @@ def test_columns_are_left_out_while_rows_arrive_as_the_oracle_says() -> None:
         *offsets, end = itertools.accumulate(lengths, initial=0)
         expected = chosen(bytes_of(table), offsets, end)
         small = small_columns_of(Schema.from_arrow(table.schema).columns)
-        for start, stop in itertools.pairwise(sorted({0, *rng.sample(range(count), min(count, 3)), count})):
+        cuts = rng.choices(range(count + 1), k=3)  # some parts have no rows
+        for start, stop in itertools.pairwise(sorted([0, *cuts, count, count])):
             small.add(table.slice(start, stop - start), np.array(offsets[start:stop]))
         file = small.end_file("data", end, 0, end)
         found = set() if file is None else {one.name for one in ColumnFileReader(STORE, file).features}
@@ -261,6 +262,26 @@ def test_column_files_are_the_same_for_all_batches_of_the_same_rows(
             _, [entry] = write(root, table, cuts, threads=threads)
             assert entry.columns == ("columns-0", *entry.columns[1:])
             found.add((root / "columns-0").read_bytes())
+    assert len(found) == 1
+
+
+def test_a_validity_bitmap_without_nulls_does_not_change_a_column_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the bitmap, the column takes more bytes than a row group may have."""
+    monkeypatch.setattr(small_columns, "LEAST_FILE_BYTES", 0)
+    monkeypatch.setattr(small_columns, "_PART", 1)
+    monkeypatch.setattr(column_files, "_COLUMN_BYTES", 20_000)
+    words = pa.array([None, *["four"] * 2_490]).slice(1)
+    assert words.null_count == 0
+    assert words.nbytes > 20_000 > pa.concat_arrays([words]).nbytes
+    found = set()
+    for start in (0, 5, 2_000):
+        small = small_columns_of([Column("word", "string", 0)])
+        for part, first in ((words[:start], 0), (words[start:], start)):
+            small.add(pa.table({"word": part}), np.arange(len(part)) + first)
+        assert small.end_file("data", 1 << 30, 0, 1 << 30) is not None
+        found.add(STORE.fs.cat_file(STORE.join("0")))
     assert len(found) == 1
 
 
