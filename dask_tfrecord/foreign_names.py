@@ -52,8 +52,9 @@ def unknown_attribute(
         if hasattr(delegate.owner, name):
             use = f"{delegate.use}.{name}"
             break
-    if use is None and not did_you_mean(name, known):
-        use = next((uses[near] for near in get_close_matches(spelling, uses, 1, _SIMILARITY)), None)
+    if use is None:
+        near = get_close_matches(spelling, [*known, *uses], 1, _SIMILARITY)
+        use = next((uses[one] for one in near if one not in known), None)
     advice = use if use is None or use.startswith(("leave ", "import ")) else f"use {use}"
     return UnknownAttributeError(problem, advice or did_you_mean(name, known) or _listed(known))
 

@@ -88,8 +88,6 @@ CASES = [
 def test_the_expression_for_a_name_of_another_tool_works_as_written(
     kind: str, row: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if row["use"].startswith("import "):
-        monkeypatch.delattr(dask_tfrecord.feed, row["names"], raising=False)
     owner, names = owners(path)[kind], variables(path)
     if "(path" in row["use"] and "to_tfrecord(" not in row["use"] and "Writer(" not in row["use"]:
         names["path"] = path
@@ -97,6 +95,8 @@ def test_the_expression_for_a_name_of_another_tool_works_as_written(
         if f"feed.{loader}" in row["use"]:
             pytest.importorskip(loader)
             importlib.import_module(f"dask_tfrecord.feed.{loader}")
+    if row["use"].startswith("import "):  # an import binds the name
+        monkeypatch.delattr(dask_tfrecord.feed, row["names"], raising=False)
     if "polars." in row["use"]:
         names["polars"] = pytest.importorskip("polars")
     known = {name for name in row["names"].split() if name in dir(type(owner)) or name in vars(owner)}

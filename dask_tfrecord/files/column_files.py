@@ -483,8 +483,8 @@ class ColumnFileWriter:
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)
-        # After `close`: the size of the column file in bytes, and the CRC-32C of the footer.
-        self.written = 0, 0
+        # After `close`: the size of the column file in bytes, the CRC-32C of the footer, and the features.
+        self.written: tuple[int, int, tuple[str, ...]] = 0, 0, ()
         fields = decoded_schema(tuple(features))
         self._features = [item.with_nullable(item.name not in required) for item in fields]
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
@@ -567,7 +567,8 @@ class ColumnFileWriter:
         chunks = [chunk_range(metadata, at, column) for at, column in all_chunks(metadata)]
         checksums = pack_checksums([self._sink.checksum(*chunk) for chunk in chunks])
         self._file.write(checksums + footer)
-        self.written = self._sink.bytes + len(checksums), crc32c(footer)
+        names = tuple(item.name for item in self._features)
+        self.written = self._sink.bytes + len(checksums), crc32c(footer), names
 
     def discard(self) -> None:
         """Close the Parquet writer without writing to the file, because the caller discards the file."""

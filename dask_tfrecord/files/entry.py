@@ -133,23 +133,31 @@ class ColumnFile(NamedTuple):
     crc32c : int
         CRC-32C of the footer of the column file. The column file itself contains the checksums of its column
         chunks.
+    features : tuple of str
+        The names of the features that the column file stores.
     """
 
     path: str
     bytes: int
     crc32c: int
+    features: tuple[str, ...]
 
 
 # In a file list, this column describes the column file of each data file. The value is null for a data file
 # without a column file.
 COLUMN_FILE = "columns"
-COLUMN_FILE_TYPE = pa.struct({"path": pa.string(), "bytes": pa.int64(), "crc32c": pa.uint32()})
+COLUMN_FILE_TYPE = pa.struct(
+    {"path": pa.string(), "bytes": pa.int64(), "crc32c": pa.uint32(), "features": pa.list_(pa.string())}
+)
 
 
 def read_column_files(files: FileList) -> list[ColumnFile | None]:
     if COLUMN_FILE not in files:
         return [None] * len(files)
-    return [one and ColumnFile(**one) for one in files[COLUMN_FILE].to_pylist()]
+    return [
+        one and ColumnFile(one["path"], one["bytes"], one["crc32c"], tuple(one["features"]))
+        for one in files[COLUMN_FILE].to_pylist()
+    ]
 
 
 @dataclass(frozen=True, repr=False)

@@ -113,6 +113,39 @@ def test_fusion_changes_the_number_of_tasks_and_no_result(
         assert result == expected
 
 
+COLUMN_FILES: dict[str, tuple[Any, dict[str, Any], int]] = {
+    "a sum": (lambda d: d["n"].sum(), {}, 1),
+    "a filter": (lambda d: d["n"].sum(), {"filters": [("m", ">", 3)]}, 1),
+    "a mask": (lambda d: d[d["m"] > 3]["n"].sum(), {}, 1),
+    "another column": (lambda d: d["text"].count(), {}, 6),
+    "another filter": (lambda d: d["n"].sum(), {"filters": [("text", ">", "")]}, 6),
+    "the order of partitions": (lambda d: d["n"], {}, 6),
+    "damage": (lambda d: d["n"].sum(), {"on_corrupt": "skip"}, 6),
+}
+
+
+@pytest.mark.parametrize("query", COLUMN_FILES)
+def test_one_task_reads_many_column_files(query: str, tmp_path: Path) -> None:
+    run, given, tasks = COLUMN_FILES[query]
+    options = {**given, "blocksize": None}
+    frame = pd.DataFrame(
+        {"n": range(60), "m": [n % 7 for n in range(60)], "text": [f"{n}" for n in range(60)]}
+    )
+    whole = dd.from_pandas(frame, npartitions=6)
+    expected = run(read_tfrecord(to_new(whole, tmp_path / "none", columnar=None), **options))
+    found = run(read_tfrecord(to_new(whole, tmp_path / "all", columnar=["n", "m"]), **options))
+    assert reading(found) == tasks
+    assert np.all(found.compute() == expected.compute())
+    to_tfrecord(frame.iloc[4:5], tmp_path / "all", append=True, columnar=None)
+    mixed = read_tfrecord(tmp_path / "all", **options)
+    assert reading(run(mixed)) == mixed.npartitions == 7
+
+
+def to_new(ddf: Any, path: Path, **keywords: Any) -> Path:
+    to_tfrecord(ddf, path, **keywords)
+    return path
+
+
 @pytest.mark.parametrize("query", ["all columns", "a sum", "a filter", "a group", "some partitions"])
 def test_pickled_tasks_read_the_same_rows(query: str, few: Any) -> None:
     result = QUERIES[query][0](few).optimize()

@@ -158,7 +158,7 @@ def test_a_column_file_is_what_the_page_of_the_format_says(tmp_path: Path) -> No
     assert stored.to_pydict() == {**table.to_pydict(), "tfrecord.offset": starts}
     data = (tmp_path / NAME).read_bytes()
     footer = data[-int.from_bytes(data[-8:-4], "little") - 8 :]
-    assert entry.columns == (NAME, len(data), oracle.crc32c(footer))
+    assert entry.columns == (NAME, len(data), oracle.crc32c(footer), ("n", "text"))
     metadata = pq.read_metadata(tmp_path / NAME)
     checksums = b""
     for at in range(3):

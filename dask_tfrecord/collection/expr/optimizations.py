@@ -132,9 +132,14 @@ def _column(expr: Any, read_type: type[Any]) -> Field:
     return column
 
 
-# Fusing partitions never reduces the number of tasks below this limit. Even for a few columns, a task must
-# read complete files, so fusing must leave enough tasks for all cores.
+# Fusing partitions never reduces the number of tasks below this limit if records are decoded. Even for a few
+# columns, a task must then read complete files, so fusing must leave enough tasks for all cores.
 MIN_FUSED_TASKS = 64
+
+# A task reads about this many bytes of column files. A partition counts as at least `_PARTITION_BYTES`,
+# because opening a column file takes longer than reading many of its bytes.
+_TASK_BYTES = 1 << 24
+_PARTITION_BYTES = 1 << 20
 
 # Expressions that compute each row from one row of each input.
 ROWWISE: TypeAlias = Elemwise | Filter | Loc
@@ -204,7 +209,7 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
             common[name],
             read.ignores_partitions
             or (
-                (read.npartitions > MIN_FUSED_TASKS or common[name] is not None)
+                (read.npartitions > MIN_FUSED_TASKS or common[name] is not None or not read.decodes_records)
                 and _ignores_partitions(read, consumers)
             ),
             common[name] is not None
@@ -215,8 +220,15 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
     }
 
 
-def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -> int:
-    """Return how many partitions one task reads after fusing, if the read decodes the ``needed`` columns."""
+def partitions_per_task(
+    needed: Schema, all_columns: Schema, npartitions: int, column_file_bytes: int | None
+) -> int:
+    """Return how many partitions one task reads after fusing, if the read needs the columns ``needed``.
+
+    ``column_file_bytes`` is the size of the column files of a partition if its task decodes no records.
+    """
+    if column_file_bytes is not None:
+        return max(min(_TASK_BYTES // max(column_file_bytes, _PARTITION_BYTES), npartitions), 1)
     width, full_width = (sum(map(_value_width, schema.fields)) for schema in (needed, all_columns))
     return max(min(full_width // max(width, 1), npartitions // MIN_FUSED_TASKS), 1)
 

@@ -246,9 +246,21 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     @property
     def step(self) -> int:
         """The number of partitions that each task reads after fusing."""
-        return (
-            partitions_per_task(self._schema, self.dataset.schema, len(self.needed)) if self._is_fused else 1
-        )
+        if not self._is_fused:
+            return 1
+        count = len(self.needed)
+        return partitions_per_task(self._schema, self.dataset.schema, count, self._column_file_bytes)
+
+    @cached_property
+    def _column_file_bytes(self) -> int | None:
+        """The average size of the column files of a partition if its task decodes no records."""
+        size = self.dataset.column_file_bytes(self._schema)
+        return None if size is None else size // self.dataset.npartitions
+
+    @property
+    def decodes_records(self) -> bool:
+        """Return False if the column files have all columns that the read needs."""
+        return self._column_file_bytes is None
 
     @cached_property
     def _kept(self) -> npt.NDArray[np.int64]:

@@ -22,7 +22,6 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 )
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.partition import PlannedPartition
-from dask_tfrecord.dataset.snapshot.stored_files import is_scalar
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files
@@ -100,9 +99,6 @@ class ColumnReads:
         self._reasons: dict[Split, str] = {}  # maps each split to the reason why its records must be decoded
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
-        # By default, column files store only scalar columns. Do not open them to learn that.
-        is_auto = partition.columnar == "auto" and not picks_rows
-        self._never_stored = [one.name for one in self._needed.fields if is_auto and not is_scalar(one)]
 
         def opened(item: tuple[Split, bool]) -> StoredRows | str:
             return problem or self._open(*item)
@@ -310,8 +306,9 @@ class ColumnReads:
             return NO_COLUMN_FILE
         if is_small:
             return "small files are decoded together"
-        if self._never_stored:
-            return _without(self._never_stored)
+        names = [column.name for column in self._needed.columns]
+        if not self._picks_rows and (missing := {*names}.difference(split.columns.features)):
+            return _without([name for name in names if name in missing])
         store, file = self._partition.store, split.file
         reader = open_column_file(store, split.columns)
         if not self._picks_rows and not reader.stores(self._needed):

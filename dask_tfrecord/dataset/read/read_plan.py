@@ -34,7 +34,7 @@ from dask_tfrecord.dataset.snapshot.entry_log import Totals
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, read_blocks
-from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.entry import COLUMN_FILE, Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import PATH_TYPE
 from dask_tfrecord.files.splits import (
@@ -231,6 +231,23 @@ class ReadPlan:
         if not self.is_described:
             return None
         return self.files[FILE_RECORDS if FILE_RECORDS in self.files else "records"]
+
+    def column_file_bytes(self, schema: Schema) -> int | None:
+        """Return the total size of the column files if tasks that read the columns ``schema`` decode no
+        records. Otherwise, or if the size is not known, return None.
+        """
+        options = ReadOptions(max_features=self.options.max_features, verify_crc=self.options.verify_crc)
+        used = () if self.filters is None else self.filters.columns()
+        columns = self.schema.select({*schema.names, *used} - self.partition_values.keys()).columns
+        is_checked = self.options != options or self._allowed_features(schema) is not None
+        if is_checked or not columns or COLUMN_FILE not in self.files or self.files[COLUMN_FILE].null_count:
+            return None
+        names = pc.struct_field(self.files[COLUMN_FILE], "features")
+        stored = [{*one.split("\0")} for one in pc.binary_join(names, "\0").unique().to_pylist()]
+        if not all(one.issuperset(column.name for column in columns) for one in stored):
+            return None
+        size: int = pc.sum(pc.struct_field(self.files[COLUMN_FILE], "bytes")).as_py()
+        return size
 
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and blocks of files, because only predicates need them."""

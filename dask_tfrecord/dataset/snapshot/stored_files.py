@@ -400,8 +400,8 @@ def from_stored(
 def _checked_column_files(stored: pa.ChunkedArray) -> pa.StructArray:
     arrays = stored.combine_chunks().cast(COLUMN_FILE_TYPE).flatten()
     nulls = [array.is_null() for array in arrays]
-    if not all(one.equals(nulls[0]) for one in nulls):
-        raise ValueError("the size or the checksum of a column file is missing")
+    if not all(one.equals(nulls[0]) for one in nulls) or arrays[3].flatten().null_count:
+        raise ValueError("the size, the checksum or a feature of a column file is missing")
     for path in arrays[0].unique().drop_null().to_pylist():
         if run_of_column_file(path) is None or not is_inside(path):
             raise ValueError(f"the path {path!r} is not that of a column file")

@@ -183,8 +183,8 @@ def test_verify_compares_the_column_files_of_several_files_at_once(place: str, l
 
 @pytest.fixture(scope="module")
 def by_default(linked: LinkedStore, frame: pd.DataFrame) -> str:
-    """Six files with images, whose small columns are in a column file each."""
-    place, rows = linked.new_place(), frame[["id", "key"]].iloc[:60]
+    """Six files with images and texts, whose small columns (``id`` and ``key``) are in a column file each."""
+    place, rows = linked.new_place(), frame[["id", "key", "text"]].iloc[:60]
     images = pd.array([bytes([number]) * 20_000 for number in range(60)], pd.ArrowDtype(pa.binary()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small_columns, "LEAST_FILE_BYTES", 100_000)
@@ -206,10 +206,15 @@ CONSUMERS: dict[str, Callable[[Dataset], Any]] = {
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize(
     ("request_", "is_stored"),
-    [({}, False), ({"columns": ["image", "key"]}, False), ({"columns": ["key", "id"]}, True)],
+    [
+        ({}, False),
+        ({"columns": ["image", "key"]}, False),
+        ({"columns": ["text"]}, False),
+        ({"columns": ["key", "id"]}, True),
+    ],
     ids=str,
 )
-def test_column_files_are_requested_only_if_they_may_have_all_columns(
+def test_column_files_are_requested_only_if_they_have_all_columns(
     consumer: str, request_: dict[str, Any], is_stored: bool, by_default: str, linked: LinkedStore
 ) -> None:
     dataset = open_dataset(by_default, storage_options=linked.options, **request_)
