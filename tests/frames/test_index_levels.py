@@ -252,16 +252,19 @@ def test_the_index_of_an_append_agrees_with_the_dataset(tmp_path: Path) -> None:
     assert Snapshot.open(tmp_path / "plain").index == (("word", "word"),)
 
 
+@pytest.mark.parametrize("name", ["y", "auto"])
 @pytest.mark.parametrize("rows", [two, lambda frame: frame], ids=["dask", "pandas"])
-def test_the_name_of_the_columns_comes_back(tmp_path: Path, rows: Callable[[pd.DataFrame], Any]) -> None:
+def test_the_name_of_the_columns_comes_back(
+    tmp_path: Path, rows: Callable[[pd.DataFrame], Any], name: str
+) -> None:
     wide = pd.DataFrame({str(n): range(12) for n in range(3)}, pd.Index(range(12), name="x"))
-    wide = wide.rename_axis(columns="y")
+    wide = wide.rename_axis(columns=name)
     to_tfrecord(rows(wide), tmp_path)
     to_tfrecord(rows(wide), tmp_path, append=True)
     open_dataset(tmp_path).compact()
     open_dataset(tmp_path).delete([("x", ">", 8)])
     for ddf in (read_tfrecord(tmp_path), read_tfrecord(tmp_path, columns=["1", "2"], index=False)):
-        assert ddf.columns.name == ddf.compute().columns.name == "y"
+        assert ddf.columns.name == ddf.compute().columns.name == name
     to_tfrecord(rows(wide.rename_axis(columns=7)), tmp_path, overwrite=True)  # a name that is no text is lost
     assert read_tfrecord(tmp_path).compute().columns.name is None
 

@@ -210,8 +210,10 @@ def dump_columns(fields: Mapping[str, Any]) -> dict[str, Any]:
         "index": fields["index"],
         "custom_metadata": fields["custom_metadata"],
     }
-    others = {name: fields[name] for name in ("partial", "columns_name", "columnar")}
-    return metadata | {name: value for name, value in others.items() if value not in (None, False, "auto")}
+    others = {name: fields[name] for name in ("partial", "columns_name")}
+    if fields["columnar"] != "auto":
+        metadata["columnar"] = fields["columnar"]
+    return metadata | {name: value for name, value in others.items() if value}
 
 
 def dump_metadata(
