@@ -504,7 +504,7 @@ class ColumnFileWriter:
             column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
             write_statistics=[path for path, _ in paths],
         )
-        self._files: list[dict[str, Any]] = []
+        self.files: list[dict[str, Any]] = []  # the data files that have ended
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0  # The total number of rows and bytes in the waiting tables.
         # The number of written records and row groups of the current data file.
@@ -529,7 +529,7 @@ class ColumnFileWriter:
     def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
         """End the current data file. ``content`` is the decompressed size of the data file."""
         self._write()
-        self._files.append(
+        self.files.append(
             {
                 "path": path,
                 "bytes": size,
@@ -560,7 +560,7 @@ class ColumnFileWriter:
             self._row_groups += 1
 
     def close(self) -> None:
-        self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self._files})})
+        self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self.files})})
         held = self._sink.hold()
         self._writer.close()
         footer, metadata = held.getvalue(), self._metadata[0]

@@ -133,16 +133,17 @@ def _write_again(
         if isinstance(columns, WrittenColumns):
             beside = stack.enter_context(create_column_file(run.store, columns.path, columns.features))
         elif columns is not None:
-            records = sum(source.records for source in sources)
-            records -= 0 if is_removed is None else int(is_removed.sum())
-            if columns.may_store(records, sum(source.bytes for source in sources)):
+            # If blocks are compressed again, the new file may be larger than its sources.
+            is_decoded = is_removed is not None or any(one.records and not one.blocks for one in sources)
+            records, size = sum(one.records for one in sources), sum(one.bytes for one in sources)
+            if is_decoded or columns.may_store(records, size):
                 beside = SmallColumns(run.store, columns)
         if is_removed is not None:
             entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place, beside)
         else:
             features = columns and feature_schema(columns.features, run.schema.record_type)
             entry = splice(run.store, sources, codec, *place, beside, features)
-    if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter):
+    if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter) and beside.files:
         entry = replace(entry, columns=ColumnFile(columns.name, *beside.written))
     for one in (entry, entry.columns):
         if one is not None:

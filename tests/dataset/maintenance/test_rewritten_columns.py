@@ -124,6 +124,45 @@ def test_a_compaction_copies_blocks_if_column_files_have_all_small_columns(
     assert column_file(tmp_path / "new") == column_file(tmp_path / "written")
 
 
+def test_a_compaction_that_compresses_again_may_make_a_large_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file has the least size of a file with a column file, but its sources are smaller together."""
+    place = tmp_path / "place"
+    paths = foreign(place, codec="gzip")
+    monkeypatch.setattr(small_columns, "LEAST_FILE_BYTES", 1 << 30)
+    for path in paths:
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 9))
+    open_dataset(place).add_snapshot()
+    shutil.copytree(place, tmp_path / "first", copy_function=shutil.copy2)
+    open_dataset(tmp_path / "first").compact()
+    [file] = Snapshot.open(tmp_path / "first").files
+    assert file.bytes > sum(path.stat().st_size for path in paths)
+    monkeypatch.setattr(small_columns, "LEAST_FILE_BYTES", file.bytes)
+    open_dataset(place).compact()
+    [file] = Snapshot.open(place).files
+    assert file.columns is not None
+
+
+@pytest.mark.parametrize("columnar", [["label"], "auto"], ids=str)
+def test_a_compaction_lists_no_column_file_if_a_record_does_not_fit(tmp_path: Path, columnar: Any) -> None:
+    """An append infers the columns of the files of other tools from their first records."""
+    place = tmp_path / "place"
+    place.mkdir()
+    with (place / "0.tfrecord").open("wb") as file:
+        for count in (1, 2):
+            lists = {"label": [[count] * count] * 60, "image": [bytes(5_000)] * 60}
+            to_tfrecord(pa.table(lists), tmp_path / str(count))
+            [data] = (tmp_path / str(count)).glob("part-*")
+            file.write(data.read_bytes())
+    with patch.object(sample, "_RECORDS", 10):
+        to_tfrecord(rows().select(["label", "image"]), place, append=True, columnar=columnar)
+    open_dataset(place).compact()
+    [compacted] = Snapshot.open(place).files
+    assert (compacted.records, compacted.columns) == (180, None)
+    assert len(read_tfrecord(place)["image"].compute()) == 180
+
+
 def test_a_compaction_reads_each_source_once(linked: LinkedStore) -> None:
     place, options = linked.new_place(), {"storage_options": linked.options}
     for start in (0, 20, 40):
