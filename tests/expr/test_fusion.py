@@ -20,6 +20,7 @@ from dask.dataframe.dask_expr._expr import FinalizeComputeDF
 
 from dask_tfrecord import FileChangedError, explain, read_tfrecord, to_tfrecord
 from dask_tfrecord.collection.expr.optimizations import MIN_FUSED_TASKS
+from dask_tfrecord.collection.expr.read_expression import ReadTFRecord
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 
 FILES = 200
@@ -139,6 +140,15 @@ def test_one_task_reads_many_column_files(query: str, tmp_path: Path) -> None:
     to_tfrecord(frame.iloc[4:5], tmp_path / "all", append=True, columnar=None)
     mixed = read_tfrecord(tmp_path / "all", **options)
     assert reading(run(mixed)) == mixed.npartitions == 7
+
+
+def test_a_column_file_of_many_data_files_is_counted_once(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": range(60), "m": range(60)})
+    to_tfrecord(frame, tmp_path, columnar=["n"], write_options={"max_rows_per_file": 10})
+    [column_file] = (tmp_path / "_tfrecord" / "columns").iterdir()
+    [plan] = [one.dataset for one in read_tfrecord(tmp_path).expr.walk() if isinstance(one, ReadTFRecord)]
+    assert len(plan.files) == 6
+    assert plan.column_file_bytes(plan.schema.select(["n"])) == column_file.stat().st_size
 
 
 def to_new(ddf: Any, path: Path, **keywords: Any) -> Path:

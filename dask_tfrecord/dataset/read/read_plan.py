@@ -246,8 +246,9 @@ class ReadPlan:
         stored = [{*one.split("\0")} for one in pc.binary_join(names, "\0").unique().to_pylist()]
         if not all(one.issuperset(column.name for column in columns) for one in stored):
             return None
-        size: int = pc.sum(pc.struct_field(self.files[COLUMN_FILE], "bytes")).as_py()
-        return size
+        paths, sizes = (pc.struct_field(self.files[COLUMN_FILE], name) for name in ("path", "bytes"))
+        # Several data files may share a column file.
+        return sum(dict(zip(paths.to_pylist(), sizes.to_pylist(), strict=True)).values())
 
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and blocks of files, because only predicates need them."""
