@@ -638,9 +638,10 @@ class Maintenance(OpenedPath):
         ----------
         columnar : {"auto", "scalars", None, False} or list of str, default "auto"
             The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. With
-            "auto", the setting of the dataset stays the same, and only missing, outdated or incomplete
-            Parquet files are written. With a list or "scalars", all Parquet files are written anew from the
-            records, even if the snapshot is up to date. With None or False, none is written.
+            "auto", the setting of the dataset stays the same. Files that `add_snapshot` reads get their small
+            columns; if the setting is a list or "scalars", only missing, outdated or incomplete Parquet files
+            are written. With a list or "scalars", all Parquet files are written anew from the records, even
+            if the snapshot is up to date. With None or False, none is written.
 
         Returns
         -------
