@@ -5,7 +5,7 @@ the column files.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -25,6 +25,7 @@ from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sa
 from dask_tfrecord.dataset.snapshot.check import ComparedFiles
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
+from dask_tfrecord.dataset.snapshot.names import COLUMNS
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
     columnar_features,
@@ -34,7 +35,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
 )
 from dask_tfrecord.dataset.write.operations import Change, Operation, following
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import Transaction, discard, remove_staging
+from dask_tfrecord.dataset.write.transaction import Transaction, remove_staging
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -83,12 +84,21 @@ def open_run(store: Store) -> Iterator[WriteRun]:
     try:
         yield run
     except BaseException:  # including KeyboardInterrupt
+        _remove_column_files(run)
         with suppress(Exception):  # the caller reports the first error
-            if run.staged_names():
-                discard(run)
+            remove_staging(store, run.run)
         raise
     with suppress(Exception):  # if the removal fails, the next write removes the staging directory
         remove_staging(store, run.run)
+
+
+def _remove_column_files(run: WriteRun, listed: Collection[str] = ()) -> None:
+    """Remove the column files of a run that are not ``listed``. Leave those to `cleanup` that cannot be
+    removed.
+    """
+    with suppress(Exception):
+        written = {path for name in run.store.names(COLUMNS) if run.owns(path := f"{COLUMNS}/{name}")}
+        run.store.remove(map(run.store.join, written.difference(listed)))
 
 
 def with_column_files(
@@ -309,12 +319,15 @@ def renew_snapshot(run: WriteRun, found: ComparedFiles, compute_each: ComputeEac
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
     """Commit a snapshot that describes the files of ``before``, or all files if ``before`` is None.
 
-    If other writes committed versions after ``before``, keep the changes that these writes made.
+    If other writes committed versions after ``before``, keep the changes that these writes made. Remove the
+    column files of the run that are not listed: of repeated tasks, and of files whose rows another write has
+    deleted in the meantime.
     """
     head = Head() if before is None else Head.of(before)
     run = WriteRun(store, snapshot.schema, snapshot.run, head=head)
     stored = Transaction(head, run, _Describe(snapshot, before), is_alone=True).commit()
     logger.info("%s: index stored version %d: %r", store.public(), stored.number, stored)
+    _remove_column_files(run, [one.path for one in statistics.read_column_files(stored.file_list) if one])
     return stored
 
 

@@ -7,6 +7,7 @@ import gzip
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +15,19 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from servers import LinkedStore
 
-from dask_tfrecord import CorruptRecordError, DestinationError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    open_dataset,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -254,12 +263,42 @@ def test_a_description_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not (place / "_tfrecord").exists()
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_description_leaves_no_copy_of_rows_that_are_deleted_meanwhile(
+    tmp_path: Path, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The description is refused if no described file is left."""
+    place = tmp_path / "place"
+    paths = foreign(place)
+    if not is_refused:
+        to_tfrecord(rows().filter(pc.field("label") != 4), tmp_path / "others")
+        [data] = (tmp_path / "others").glob("part-*")
+        shutil.copy(data, paths[1])
+    to_tfrecord(rows(), place, append=True)
+    for path in paths:
+        os.utime(path, (1, 1))
+    store = full_scan.store_snapshot
+
+    def delete_before(*args: Any) -> Snapshot:
+        open_dataset(place).delete([("label", "==", 4)], keep_versions=False)
+        return store(*args)
+
+    monkeypatch.setattr(full_scan, "store_snapshot", delete_before)
+    with pytest.raises(ConcurrentWriteError) if is_refused else nullcontext():
+        open_dataset(place).add_snapshot()
+    left = column_files(place)
+    assert left == {*filter(None, listed(place))}
+    assert len(left) == 3
+    assert all(4 not in pq.read_table(place / path)["label"].to_pylist() for path in left)
+
+
 def test_cleanup_finds_what_a_killed_description_leaves(tmp_path: Path) -> None:
     place = tmp_path / "place"
     foreign(place)
     with (
         patch.object(full_scan, "store_snapshot", side_effect=Stopped),
-        patch.object(full_scan, "discard"),
+        patch.object(full_scan, "_remove_column_files"),
+        patch.object(full_scan, "remove_staging"),
         pytest.raises(Stopped),
     ):
         open_dataset(place).add_snapshot()
