@@ -69,7 +69,7 @@ def index(
     request = read_request(**{**read, "use_snapshot": False, "blocksize": None, "read_options": all_records})
     root = store.public()
     refuse_inside_dataset(store, "add_snapshot")
-    check_destination(store, "append")
+    check_destination(store, "overwrite")  # the mode that accepts files without a snapshot
     finish_newest(store)
     before = Head.read(store).snapshot
     each = partial(compute_each, title=f"{root}: index")

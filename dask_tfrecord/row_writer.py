@@ -500,15 +500,10 @@ class Writer:
         """Plan how to append rows to a directory without a snapshot. The first rows determine the columns."""
         keys, levels = self._keys or [], source.levels(None)
         given = self._given if self._schema is None else self._schema
-        existing = Existing.of(append_schema.existing_columns(self._store, None), adds_columns=False)
-        if existing.fields:  # convert the rows to the types of the described columns
-            types = {name: item.type for name, item in existing.fields.items() if name in source.columns}
-            given = types | self._given
-        planned = source.plan(given, record_type, keys, levels, existing)
+        planned = source.plan(given, record_type, keys, levels)
         planned = requests.with_feature_lists(planned, self._rare)
         records = planned.select(name for name in planned.names if name not in keys)
         partitioning = planned.select(keys).fields
-        append_schema.check_existing_data(self._store, records, partitioning, levels)
         return self._run(records, None, partitioning=partitioning, order=(*planned.names,), index=levels)
 
     def _run(self, schema: Schema, found: Snapshot | None, **how: Any) -> WriteRun:

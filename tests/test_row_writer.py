@@ -37,7 +37,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write import append_schema, transaction
+from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import run_of
 from dask_tfrecord.files.storage import store as stores
@@ -254,17 +254,6 @@ def test_a_directory_of_another_schema_and_wrong_arguments_are_refused_at_once(
     assert Snapshot.open(tmp_path).number == 1
 
 
-def test_files_of_other_tools_are_adopted(tmp_path: Path) -> None:
-    to_tfrecord(pa.table({"n": [1]}), tmp_path)
-    shutil.rmtree(tmp_path / "_tfrecord")
-    next(tmp_path.glob("part-*")).rename(tmp_path / "a.tfrecord")
-    with Writer(tmp_path) as writer:
-        with pytest.raises(SchemaError, match="'m'"):
-            writer.write([{"m": 1}])
-        writer.write(rows(2))
-    assert values(tmp_path) == [1, 2]
-
-
 LONG = ["", "x" * 300]
 
 
@@ -460,17 +449,6 @@ def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
         assert len(calls) == 11
         writer.write([])
     assert values(tmp_path) == [*range(20)]
-
-
-def test_no_row_is_taken_if_the_existing_data_cannot_be_read(tmp_path: Path) -> None:
-    with Writer(tmp_path) as writer:
-        with (
-            patch.object(append_schema, "check_existing_data", side_effect=OSError("no answer")),
-            pytest.raises(TFRecordError, match="no row was taken: no answer"),
-        ):
-            writer.write(rows(1))
-        writer.write(rows(1))
-    assert values(tmp_path) == [1]
 
 
 @pytest.mark.parametrize("created", [False, True])

@@ -32,10 +32,11 @@ from dask_tfrecord.collection.scheduler import Progress, check_cluster, is_local
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Commit, Head
-from dask_tfrecord.dataset.write.append_schema import check_existing_data, existing_columns, fixed_columns
+from dask_tfrecord.dataset.write.append_schema import check_existing_data, fixed_columns
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     destination,
+    refuse_linked_files,
     refuse_write_inside,
     replaceable_files,
 )
@@ -178,10 +179,11 @@ def to_tfrecord(
         the index. If ``write_index`` is False, the index is dropped. By default, the index is written if it
         has a name or does not consist of integers. Arrow data has no index.
     append : bool, default False
-        If ``append`` is True, add the rows to the existing data in the directory, whichever tool wrote that
-        data. Unless ``schema_change`` is "add", the rows must have the columns of the existing data. Their
-        types must be equal, except that columns without any value fit each column, whole floats and NaN fit
-        an integer column, decimals get enough digits, and Python objects fit each type that holds them.
+        If ``append`` is True, add the rows to the dataset in the directory, or write a new dataset. Files of
+        other tools need a snapshot first, which `Dataset.add_snapshot` creates. Unless ``schema_change`` is
+        "add", the rows must have the columns of the dataset. Their types must be equal, except that columns
+        without any value fit each column, whole floats and NaN fit an integer column, decimals get enough
+        digits, and Python objects fit each type that holds them.
     schema_change : "add", optional
         How an append, or an overwrite of partitions, may change the columns of the dataset. By default, the
         rows must have the columns of the dataset. With ``schema_change="add"``, the rows may contain new
@@ -189,17 +191,17 @@ def to_tfrecord(
         dataset has are null in the new rows, so one producer can add a column before the others do. If the
         rows have a wider type for a column, such as int64 instead of int32 or float32 instead of float16, the
         column gets the wider type. Existing files are not rewritten. Any other difference between the columns
-        of the rows and of the dataset raises an error. With ``schema_change="add"``, files of other tools
-        need a snapshot, which `Dataset.add_snapshot` creates.
+        of the rows and of the dataset raises an error.
     overwrite : bool or "partitions", default False
         If ``overwrite`` is True, replace all data in the directory. If ``overwrite`` is "partitions", replace
         only the partition directories to which the write adds files. The replaced files are removed after the
         new data is committed. Readers see either the old or the new data, never both.
 
-        An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
-        files that `export` wrote. If the directory contains any visible file besides these, an overwrite
-        raises `DestinationError` before anything is computed. An overwrite also raises `DestinationError` if
-        the directory is, or contains, the current directory, the home directory or the root of a filesystem.
+        With ``overwrite=True``, the write removes the files that the snapshot lists, other files whose
+        content is TFRecord, and the files that `export` wrote. It raises `DestinationError` before anything
+        is computed if the directory contains any visible file besides these, or if the directory is, or
+        contains, the current directory, the home directory or the root of a filesystem. With
+        ``overwrite="partitions"``, the write removes only files that the snapshot lists.
     keep_versions : bool, optional
         If ``keep_versions`` is True, an overwrite keeps the earlier versions, which
         ``read_tfrecord(version=...)`` reads. With ``keep_versions=True``, the replaced files move to the
@@ -418,11 +420,13 @@ def to_tfrecord(
         if mode != "append" or not head.number:  # an append to a dataset harms no dataset around it
             refuse_write_inside(store, mode)
         check_destination(store, mode, newest)
-        replaceable = replaceable_files(store, newest) if replaces else frozenset()
+        replaceable = replaceable_files(store, newest) if mode == "overwrite" else frozenset()
+        if mode == "partitions" and newest is not None:
+            refuse_linked_files(store, newest.file_list)
 
         levels = rows.levels(write_index)
         wanted = requests.written_type(record_type, rare)
-        columns = existing_columns(store, newest) if mode in ("append", "partitions") else None
+        columns = newest.columns if newest is not None and mode in ("append", "partitions") else None
         known = Existing.of(columns, adds_columns=adds_columns)
         planned = requests.with_feature_lists(rows.plan(schema, wanted, keys, levels, known), rare)
         partition_fields = planned.select(keys).fields
@@ -449,7 +453,7 @@ def to_tfrecord(
         elif mode == "partitions":
             counts = planned_rows(newest, by_partition=True)
             operation = ReplacePartitions(
-                counts, replaceable, keeps, adds_columns=adds_columns, sets_columnar=sets
+                counts, keep_versions=keeps, adds_columns=adds_columns, sets_columnar=sets
             )
         run = WriteRun(
             store,

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -29,7 +28,6 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.errors import _shown
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord_launcher import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -119,18 +117,6 @@ def test_a_directory_of_tfds_with_labels_is_read(data: Path, tmp_path: Path) -> 
     with pytest.raises(TFRecordError, match=advice):
         to_tfrecord(pd.DataFrame({"num": [1]}), root, append=True)
     assert open_dataset(root, split="all").add_snapshot().rows == len(read_tfrecord(root)) == 12
-
-
-@pytest.mark.filterwarnings("ignore:.*left out what is not a TFRecord file")
-def test_an_append_adopts_only_the_data(place: str) -> None:
-    store = Store.at(place)
-    store.fs.makedirs(store.root, exist_ok=True)
-    for name, content in {"a.tfrecord": ONE, "label.labels.txt": b"cat\n"}.items():
-        store.fs.pipe_file(store.join(name), content)
-    for _ in range(2):
-        to_tfrecord(dd.from_dict({"n": [2]}, npartitions=1), place, append=True)
-    assert sorted(read_tfrecord(place)["n"].compute()) == [1, 2, 2]
-    assert store.fs.exists(store.join("label.labels.txt"))
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ CHANGES: dict[str, tuple[Callable[[str, Options], Any], Listed]] = {
     "expire": (_of_dataset("expire", versions=1), Listed(kept=1)),
     "partitions": (
         lambda place, options: add(place, options, overwrite="partitions"),
-        Listed(data=1, kept=1),
+        Listed(kept=1),
     ),
     "delete for good": (_of_dataset("delete", [("n", "==", 1)], keep_versions=False), Listed(kept=1)),
     "compact for good": (_of_dataset("compact", keep_versions=False), Listed(kept=1)),

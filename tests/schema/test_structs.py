@@ -209,6 +209,7 @@ def test_appends_need_the_same_struct(tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()
     (flat / "one.tfrecord").write_bytes(oracle.features_file([{"n": ("int64", [1]), "a": ("int64", [1])}]))
+    open_dataset(flat).add_snapshot()
     with pytest.raises(SchemaError, match="the column is struct<x: int64>, in the dataset it is int64"):
         to_tfrecord(other, flat, append=True)
 

@@ -183,11 +183,11 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
         )
 
 
-def data_files(store: Store, *, is_known: bool = False) -> FileList:
+def data_files(store: Store) -> FileList:
     """List the visible TFRecord files in the root of the store. Files of other formats are reported as
     `report_left_out` does.
     """
-    return without_side_files(store, visible_files(store), is_known=is_known)
+    return without_side_files(store, visible_files(store))
 
 
 def visible_files(

@@ -1,51 +1,21 @@
-"""Compare the columns of an append with the existing data, and describe existing files of other tools."""
+"""Compare the columns of an append with those of the dataset."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset import partitioning as hive
-from dask_tfrecord.dataset.read.inferred_schema import infer_schema
-from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
-from dask_tfrecord.dataset.read.sample import take_sample
 from dask_tfrecord.dataset.snapshot.check import open_checked
-from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.stored_files import from_entries
-from dask_tfrecord.dataset.snapshot.versions import library_version
-from dask_tfrecord.dataset.snapshot.visibility import data_files
-from dask_tfrecord.dataset.write.destination import (
-    files_unchanged,
-    refuse_datasets_below,
-    refuse_linked_files,
-)
 from dask_tfrecord.errors import (
     DROP_INDEX,
-    READ,
-    Call,
     Remedy,
     SchemaError,
-    TFRecordError,
     literal,
-    located,
 )
-from dask_tfrecord.files.entry import FileEntry, is_part
-from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.inference import AskedType
-from dask_tfrecord.files.record_file import RecordFile
-from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileInfo, FileList
-from dask_tfrecord.files.storage.listing import listing_of
-from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.reader import Checksum
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.conversion import has_all, may_widen, widened
@@ -53,7 +23,6 @@ from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.stored_form import StoredForm
-from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
 
 # The remedies for a column that only the rows have, and for a column that only the dataset has. They apply to
 # appends and to overwrites of partitions alike.
@@ -97,33 +66,7 @@ def check_existing_data(
             _check_names(existing, schema.names, *_MISSING, _FILL)
         elif {*existing}.isdisjoint(schema.names):  # the rows are those of another dataset
             _check_names(existing, schema.names, *_MISSING)
-    elif len(files := data_files(store)):
-        refuse_linked_files(store, files)
-        refuse_datasets_below(store, "whose files would belong to both")
-        names = [item.name for item in partitioning]
-        # Directories such as ``split=train`` are partitions, and all other splits must not be mixed.
-        if SPLIT not in names or SPLIT not in hive.value_texts([*map(parent_of, files.names)]):
-            _check_one_split(store, files)
-        _partition_values(store, files, partitioning)
-        with files_unchanged():
-            _foreign_schema(store, files, schema)
     return newest
-
-
-def _check_one_split(store: Store, files: FileList) -> None:
-    """Raise TFRecordError if the data files of the directory belong to several splits, because an append
-    would mix the splits.
-    """
-    found = find_splits(listing_of(store).keep(files))
-    if found is not None:
-        found.check_one_dataset()
-        found.check_complete(sorted(found.missing))
-        try:
-            found.check_one_split()
-        except TFRecordError as error:
-            effect = f"first, and append with partition_on=[{SPLIT!r}]"
-            call = Call("add_snapshot", store.public(), {"split": "all"}, effect)
-            raise error.replaced(advice=None, remedies=(), calls=[call]) from None
 
 
 def merged_schema(
@@ -281,79 +224,6 @@ def check_given_columns(
             raise _column_error(problem, name, f"pass schema={literal({name: existing[name]})}")
 
 
-def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
-    """Describe the files of other tools as a snapshot of version 0. The snapshot is not stored.
-
-    The function reads every file once to count the records. Return None if there are no files. Raise
-    ConcurrentWriteError if another process removes or replaces a file during the call.
-    """
-    files = data_files(store, is_known=True)  # the check before the write has warned
-    if not len(files):
-        return None
-    values = _partition_values(store, files, partitioning)
-    with files_unchanged(), ThreadPoolExecutor(_THREADS) as pool:
-        existing = _foreign_schema(store, files, schema)
-        entries = list(pool.map(partial(_entry, store), files.infos, values))
-    log = EntryLog(from_entries(entries, existing, partitioning))
-    return Snapshot(log, existing, None, "", library_version(), tuple(partitioning), 0)
-
-
-def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
-    """Return the schema of existing files without a snapshot, to which rows with the schema ``schema`` are
-    appended.
-
-    If the files contain no value of a column, the column gets its type from ``schema``. Columns with values
-    in the files keep the inferred types, because readers see these types. Raise SchemaError if an inferred
-    type differs from the type in ``schema``.
-    """
-    inferred = _inferred_schema(store, files, schema)
-    if not inferred.fields:  # the files contain no records, or only records without features
-        return schema
-    _check_record_type(schema.record_type, inferred.record_type)
-    check_same_names(schema.names, inferred.names)
-    ours = {item.name: item for item in schema.fields}
-    for item in inferred.fields:
-        if item.form is not None or (
-            not pa.types.is_null(item.type) and item.features != ours[item.name].features
-        ):
-            _check_type(ours[item.name], item)
-    fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
-    return Schema(tuple(fields), schema.record_type)
-
-
-def _inferred_schema(store: Store, files: FileList, schema: Schema) -> Schema:
-    """Return the columns that a TFDS description or a sample of the records shows."""
-    described = _described(store)
-    fields = () if described is None else _described_fields(described)
-    if described is not None and not described.unknown:
-        return Schema(fields)
-    # Examples beside sequence examples would hide the feature lists, so the files decide about these types.
-    asked: AskedType = "infer" if schema.record_type == "example" else schema.record_type
-    with located(function=READ):
-        sample = take_sample(store, files, record_type=asked, options=ReadOptions())
-        others = infer_schema(sample, {}, [one.name for item in fields for one in item.features])
-    return Schema((*fields, *others.fields), others.record_type)
-
-
-def _described(store: Store) -> DescribedColumns | None:
-    path = store.public(store.join(FEATURES))
-    with located(path=path):
-        return described_columns(lambda name: store.read_file(store.join(name)), "names")
-
-
-def _described_fields(described: DescribedColumns) -> tuple[Field, ...]:
-    return tuple(Field.in_form(name, form) for name, form in described.forms.items())
-
-
-@redact_errors
-def existing_columns(store: Store, newest: Snapshot | None) -> Schema | None:
-    """Return the columns of an existing dataset, or None if neither a snapshot nor TFDS describes them."""
-    if newest is not None:
-        return newest.columns
-    described = _described(store)
-    return None if described is None else Schema(_described_fields(described))
-
-
 def check_row_names(
     rows: Sequence[str],
     existing: Sequence[str],
@@ -369,12 +239,6 @@ def check_row_names(
     _check_names(rows, existing, *_NEW, [Remedy("schema", dict(new)), *_ADD] if new else [])
     needed = [name for name in existing if name not in (filled or ())]
     _check_names(needed, rows, *_MISSING, _FILL if filled is None else ())
-
-
-def check_same_names(rows: Sequence[str], existing: Sequence[str]) -> None:
-    """Raise SchemaError unless the rows have the columns of the dataset, in any order."""
-    _check_names(rows, existing, *_NEW)
-    _check_names(existing, rows, *_MISSING)
 
 
 def _check_names(
@@ -466,26 +330,3 @@ def _form_of(item: Field) -> StoredForm | None:
 
 def _column_error(problem: str, name: str, advice: str, remedies: Sequence[Remedy] = ()) -> SchemaError:
     return SchemaError(problem, advice, feature=name, remedies=remedies)
-
-
-def _partition_values(store: Store, files: FileList, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    """For each file that another tool wrote, parse the partition values from the directory names."""
-    directories = [*map(parent_of, files.names)]
-    expected = [item.name for item in partitioning]
-    for directory, path in dict(zip(directories, files.paths, strict=True)).items():
-        names = [name for name, _ in hive.parse(directory)]
-        with located(path=store.public(path)):
-            _check_partitioning(expected, names)
-    texts = hive.value_texts(directories)
-    columns = [hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning]
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    return list(rows) if columns else [()] * len(files)
-
-
-def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
-    """Read a file of another tool completely, and return its file entry."""
-    total = Checksum()
-    records = RecordFile(replace(store, checksum=total), Split(file), ReadOptions()).count()
-    path, codec = store.relative(file.path), detect(total.head) or "none"
-    stamp = "" if is_part(path) else file.stamp  # the name of a file of this library identifies its content
-    return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=stamp, codec=codec)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
+from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
@@ -28,7 +29,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     exported_files,
 )
 from dask_tfrecord.dataset.snapshot.versions import versions
-from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.snapshot.visibility import data_files, visible_files
 from dask_tfrecord.errors import (
     Call,
     ConcurrentWriteError,
@@ -41,7 +42,7 @@ from dask_tfrecord.files.side_files import first_bytes
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable, is_hidden
 from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.listing import SIDE_FILES, check_bucket, directories_holding
+from dask_tfrecord.files.storage.listing import SIDE_FILES, check_bucket, directories_holding, listing_of
 from dask_tfrecord.files.storage.paths import name_of, path_text
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors, without_credentials
@@ -234,7 +235,8 @@ def check_destination(store: Store, mode: Mode, newest: Snapshot | None = None) 
 
     ``newest`` is the newest snapshot. If ``newest`` is None, the function looks for the newest version. Raise
     DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise
-    DestinationError if the directory contains a dataset or files that readers would see.
+    DestinationError if the directory contains a dataset. In all modes but "overwrite", raise DestinationError
+    for files that readers would see although no snapshot lists them.
     """
     if is_disk_root(store):  # listing the root directory would take a very long time
         advice = "write to a directory that holds nothing but the dataset"
@@ -243,14 +245,18 @@ def check_destination(store: Store, mode: Mode, newest: Snapshot | None = None) 
     if newest is not None or (kind != "missing" and Head.read(store, intact=True).number):
         if mode == "create":
             problem = "the directory already holds a dataset"
-            raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
+            remedies = [Remedy("append", True, "add to it"), *_overwriting(store, "it")]
+            raise DestinationError(problem, "choose another directory", remedies=remedies)
         return
     if kind == "file":
         raise DestinationError("is a file, not a directory", "pass a directory")
     check_bucket(store)
     # On S3, listing a missing directory takes three requests.
-    if mode == "create" and kind != "missing" and len(files := visible_files(store)):
-        raise refusal(store, files)
+    if mode == "overwrite" or kind == "missing":
+        return
+    files = visible_files(store) if mode == "create" else data_files(store)
+    if len(files):
+        raise _without_snapshot(store, files)
 
 
 def _kind(store: Store) -> str:
@@ -299,41 +305,41 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     return frozenset(unlisted.names)
 
 
-def refusal(store: Store, files: FileList) -> DestinationError:
-    """Return the exception for a new dataset in a directory that contains ``files``, but no snapshot."""
+def _without_snapshot(store: Store, files: FileList) -> DestinationError:
+    """Return the exception for a write to a directory that contains ``files``, but no snapshot."""
     count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files.slice(0, _MOST_FILES))
     if foreign:
-        problem, remedies = f"the directory already holds files, such as {_names(foreign[:1])}", []
+        problem = f"the directory already holds files, such as {_names(foreign[:1])}"
+        return DestinationError(problem, "choose another directory")
+    refuse_datasets_below(store, "whose files would belong to both")
+    problem = f"the directory already holds files of other tools ({total}) and no snapshot"
+    splits = find_splits(listing_of(store).keep(files))
+    if splits is not None and len({*splits.names}) > 1:
+        effect = f"first, and append with partition_on=[{SPLIT!r}]"
+        call = Call("add_snapshot", store.public(), {SPLIT: ALL}, effect)
     else:
-        problem = f"the directory already holds files of other tools ({total}) and no snapshot"
-        remedies = change_remedies(store, "them")
-    return DestinationError(problem, "choose another directory", remedies=remedies)
+        call = Call("add_snapshot", store.public(), {}, "first, and append then")
+    overwrite = _overwriting(store, "them")
+    return DestinationError(problem, "choose another directory", calls=[call], remedies=overwrite)
 
 
-def change_remedies(store: Store, what: str) -> list[Remedy]:
-    """Return the remedies ``append=True`` and, unless the directory is protected, ``overwrite=True``."""
-    overwrite = [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
-    return [Remedy("append", True, f"add to {what}"), *overwrite]
+def _overwriting(store: Store, what: str) -> list[Remedy]:
+    """Return the remedy ``overwrite=True``, unless the directory is protected."""
+    return [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
 
 
 def _foreign_files(store: Store, files: FileList) -> list[str]:
     """Return the paths, relative to the root, of the files that are not TFRecord files."""
-    with files_unchanged(), ThreadPoolExecutor(_THREADS) as pool:
-        results = list(pool.map(lambda file: _is_tfrecord(store, file), files.infos))
-    return [name for name, is_tfrecord in zip(files.names, results, strict=True) if not is_tfrecord]
-
-
-@contextmanager
-def files_unchanged() -> Iterator[None]:
-    """Raise ConcurrentWriteError if a file that the ``with`` block reads was removed or replaced."""
     try:
-        yield
+        with ThreadPoolExecutor(_THREADS) as pool:
+            results = list(pool.map(lambda file: _is_tfrecord(store, file), files.infos))
     except (FileNotFoundError, FileChangedError):
         raise ConcurrentWriteError(
             "another write removed or replaced files here at the same time", "start the write again"
         ) from None
+    return [name for name, is_tfrecord in zip(files.names, results, strict=True) if not is_tfrecord]
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:

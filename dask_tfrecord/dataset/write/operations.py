@@ -38,7 +38,7 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
 )
 from dask_tfrecord.dataset.snapshot.versions import library_version, numbers_of
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
-from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema, with_common_dtype
+from dask_tfrecord.dataset.write.append_schema import merged_schema, with_common_dtype
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
 from dask_tfrecord.files.entry import COLUMN_FILE, COLUMN_FILE_TYPE
@@ -176,8 +176,8 @@ def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapsh
         custom_metadata={**existing.custom_metadata, **run.custom_metadata},
         order=existing.order,
         partial=existing.partial,
-        index=existing.index if existing.number else run.index,
-        columns_name=existing.columns_name if existing.number else run.columns_name,
+        index=existing.index,
+        columns_name=existing.columns_name,
         columnar=existing.columnar,
     )
 
@@ -229,11 +229,9 @@ class _Addition(Operation):
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         new = following(_content(run, files), newest, run, self)
-        if newest is not None:
-            newest = _with_columns(newest, self._merged(run, newest, new.schema), new.partitioning)
-        existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
-        if existing is None:
+        if newest is None:
             return Change(new)
+        existing = _with_columns(newest, self._merged(run, newest, new.schema), new.partitioning)
         new = replace(new, log=EntryLog(_with_types_of(existing, files, run.schema)))
         columnar = run.columnar if self.sets_columnar else existing.columnar
         return self._added(run, existing, replace(_with_properties(run, existing, new), columnar=columnar))
@@ -352,8 +350,6 @@ class ReplacePartitions(_Addition, _Replacement):
         old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
         directories = partition_directories(old, run.partitioning)
         is_replaced = np.array([directory in written for directory in directories], bool)
-        if not existing.number:  # other tools may have added files after the write was planned
-            is_replaced &= [path in self.replaceable for path in old.paths]
         gone = old.filter(is_replaced)
         new, replaced = replace(new, log=existing.log.changed(new.file_list, gone)), gone.paths
         if not replaced:

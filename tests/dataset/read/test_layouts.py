@@ -268,7 +268,6 @@ def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: str
         lambda path: open_dataset(path).add_snapshot(),
         lambda path: RecordTable(path),
         lambda path: next(iter_batches(path, 9)),
-        lambda path: to_tfrecord(pa.table({"n": [1]}), path, append=True),
     ],
 )
 def test_a_split_without_any_file_raises_and_the_others_are_read_by_name(

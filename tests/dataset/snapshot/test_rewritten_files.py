@@ -296,6 +296,7 @@ def test_a_copied_dataset_needs_no_new_snapshot_and_can_be_appended_to(
 
 def test_a_file_of_others_among_ours_is_indexed_again(tmp_path: Path) -> None:
     (tmp_path / "other.tfrecord").write_bytes(content(200))
+    dask_tfrecord.open_dataset(tmp_path).add_snapshot()
     to_tfrecord(pa.table({"n": range(10)}), tmp_path, append=True)
     (tmp_path / "other.tfrecord").write_bytes(content(700))
     with pytest.raises(FileChangedError, match=ADVICE):

@@ -103,11 +103,11 @@ FOREIGN: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "dataset", "mode"),
-    [(name, [None, "written", "indexed"][at % 3], MODES[at % 2]) for at, name in enumerate(FOREIGN)],
+    ("name", "dataset"),
+    [(name, [None, "written", "indexed"][at % 3]) for at, name in enumerate(FOREIGN)],
 )
 def test_a_file_that_is_no_tfrecord_is_refused_by_name_and_nothing_is_computed(
-    tmp_path: Path, name: str, dataset: str | None, mode: dict[str, Any]
+    tmp_path: Path, name: str, dataset: str | None
 ) -> None:
     (tmp_path / "key=a").mkdir()
     if dataset == "written":
@@ -120,7 +120,7 @@ def test_a_file_that_is_no_tfrecord_is_refused_by_name_and_nothing_is_computed(
     (tmp_path / "key=a" / name).write_bytes(FOREIGN[name])
     before = tree(tmp_path)
     with pytest.raises(DestinationError, match=f"removes only TFRecord files.*'key=a/{name}'"):
-        to_tfrecord(uncomputable(), tmp_path, **mode)
+        to_tfrecord(uncomputable(), tmp_path, overwrite=True)
     assert tree(tmp_path) == before
 
 
@@ -183,16 +183,6 @@ def test_a_file_that_appears_after_the_plan_stays(tmp_path: Path, name: str, dat
     assert {*tree(tmp_path)} == {name, "_SUCCESS", f"_tfrecord/{snapshot.number:08d}.parquet"} | files
 
 
-def test_a_file_that_appears_in_a_partition_after_the_plan_becomes_a_part_of_it(tmp_path: Path) -> None:
-    (tmp_path / "key=a").mkdir()
-    (tmp_path / "key=a" / "old.tfrecord").write_bytes(tfrecord(1))
-    lazy = to_tfrecord(collection(2), tmp_path, overwrite="partitions", partition_on="key", compute=False)
-    (tmp_path / "key=a" / "late.tfrecord").write_bytes(tfrecord(3))
-    lazy.compute()
-    assert numbers(tmp_path) == [2, 3]
-    assert not (tmp_path / "key=a" / "old.tfrecord").exists()
-
-
 def test_the_snapshot_of_another_dataset_behind_a_link_is_not_removed(tmp_path: Path) -> None:
     to_tfrecord(collection(1), tmp_path / "other")
     (tmp_path / "place").mkdir()
@@ -234,9 +224,8 @@ HOME, ROOT = "the home directory", "the root of a filesystem"
     ],
 )
 def test_precious_directories_are_never_overwritten(tmp_path: Path, home: Path, path: str, role: str) -> None:
-    for mode in MODES:
-        with pytest.raises(DestinationError, match=f"{role} is never overwritten"):
-            to_tfrecord(uncomputable(), path.format(root=tmp_path), **mode)
+    with pytest.raises(DestinationError, match=f"{role} is never overwritten"):
+        to_tfrecord(uncomputable(), path.format(root=tmp_path), overwrite=True)
     assert tree(tmp_path) == {}
 
 
@@ -299,9 +288,36 @@ def test_the_advice_never_is_to_remove_files_that_are_no_tfrecord(tmp_path: Path
 
 def test_the_advice_never_is_to_overwrite_files_of_others_in_the_current_directory(home: Path) -> None:
     Path("a.tfrecord").write_bytes(tfrecord())
-    with pytest.raises(DestinationError, match="pass append=True") as caught:
+    with pytest.raises(DestinationError, match=r"add_snapshot\(\) first") as caught:
         to_tfrecord(uncomputable(), ".")
     assert "overwrite" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "mode", [{"append": True}, {"overwrite": "partitions", "partition_on": "key"}, {"writer": True}], ids=str
+)
+@pytest.mark.filterwarnings("ignore:.*left out what is not a TFRecord file")
+def test_rows_are_added_to_files_of_other_tools_after_add_snapshot(place: str, mode: dict[str, Any]) -> None:
+    """The error counts the files and gives the call."""
+    store = Store.at(place)
+    store.fs.makedirs(store.join("key=a"))
+    store.fs.pipe_file(store.join("key=a/a.tfrecord"), tfrecord())
+    store.fs.pipe_file(store.join("label.labels.txt"), b"cat\n")
+
+    def write(rows: dd.DataFrame) -> None:
+        if "writer" in mode:
+            with dask_tfrecord.Writer(place) as writer:
+                writer.write(rows.compute())
+        else:
+            to_tfrecord(rows, place, **{"partition_on": "key", **mode})
+
+    with pytest.raises(DestinationError, match=r"a file with 30 bytes.*add_snapshot\(\) first") as caught:
+        write(uncomputable())
+    [call] = caught.value.calls
+    getattr(open_dataset(call.path, **call.keywords), call.function)()
+    write(collection(2))
+    assert numbers(place) == ([2] if "overwrite" in mode else [1, 2])
+    assert store.fs.exists(store.join("label.labels.txt"))
 
 
 def sales(*numbers: int) -> dd.DataFrame:
@@ -435,9 +451,8 @@ def test_a_directory_with_a_dataset_below_is_refused_by_the_name_of_that_dataset
     assert numbers(f"{place}/key=0") == [1, 2]
     to_tfrecord(sales(1, 2), f"{place}/listed", partition_on="key")
     nested(f"{place}/listed", "key=0/deep")
-    for write in ("overwrite", "partitions"):
-        with pytest.raises(DestinationError, match="holds another dataset, 'key=0/deep'"):
-            WRITES[write](f"{place}/listed")
+    with pytest.raises(DestinationError, match="holds another dataset, 'key=0/deep'"):
+        WRITES["overwrite"](f"{place}/listed")
     assert numbers(f"{place}/listed") == [1, 2]
 
 
