@@ -16,7 +16,7 @@ from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_path
 from dask_tfrecord.dataset.read.inferred_schema import INTEGERS_AS_FLOATS
-from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits, warn_of_missing_members
+from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
@@ -166,7 +166,6 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)
-    warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
     store, files = listing.store, visibility.tfrecord_files(listing).files
     schema = full_scan.sampled_schema(store, files, read.get("record_type", "infer"))
     reports = _verify_files(store, files, schema.record_type)

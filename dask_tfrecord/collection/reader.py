@@ -65,9 +65,6 @@ def read_tfrecord(
         read takes columns and types from the snapshot. For a path that is not a directory with a snapshot,
         and for a list of directories, the columns and types are inferred.
 
-        If files of a numbered set, such as ``train-00000-of-00002``, are missing from a directory or a glob,
-        the read warns and names these files.
-
         Files that another tool wrote are read in the order of their paths, with or without a snapshot. A list
         of paths is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of
         the writes, and the rows of each write keep their order. If the dataset has partition columns, all

@@ -29,7 +29,6 @@ from dask_tfrecord.dataset.read.layouts import (
     SPLIT,
     choose_files,
     described_directories,
-    warn_of_missing_members,
 )
 from dask_tfrecord.dataset.read.lazy_partitions import LazyPartitions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
@@ -141,10 +140,6 @@ def _discover_by_listing(
     chosen = choose_files(listing, values.get(SPLIT), request.split)
     if not len(listing.files):
         raise nothing_at(listing.store, "no visible files to read here")
-    is_checked = chosen.mask
-    if chosen.records is not None:  # a TFDS description that contains record counts lists all files
-        is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
-    warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
     values = _with_split(values, chosen.names, request)
     store, files = listing.store, listing.files.filter(chosen.mask)

@@ -1,10 +1,7 @@
-"""Interpret directories that other tools wrote: find the split (such as "train") of each file, and find
-missing files.
+"""Interpret directories that other tools wrote: find the split (such as "train") of each file.
 
 TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``. The name of each TFDS file contains
-the name of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow
-and TFX number the files of a write, with names such as ``train-00000-of-00002``. The names of files that this
-library writes contain the same kind of numbers, but the snapshot decides which files must exist.
+the name of the split. TFX writes a directory for each split, such as ``Split-train``.
 """
 
 import json
@@ -14,21 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from posixpath import commonpath
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import CorruptRecordError, Remedy, RemedyWarning, TFRecordError, warn_caller
-from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
-from dask_tfrecord.files.storage.paths import expand_braces, glob_start, name_of, parent_of, unquoted_path
+from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.tfds import INFO
@@ -148,74 +141,6 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
         counts = tuple(map(int, numbers)) if are_valid else ()
         found.append(SplitDescription(one["name"], template, counts, fields))
     return tuple(found)
-
-
-# Matches the path of a file in a numbered set. The groups are the text before the numbers, the file's index,
-# the number of files in the set, the text after the numbers, and a codec suffix. Files of one set may have
-# different codec suffixes.
-_MEMBER = re.compile(
-    r"((?:.*\D)?)(\d{1,9})-of-(\d{1,9})((?:[^\d/][^/]*?)??)((?:\.(?:gz|gzip|zz|zlib|zst|zstd|lz4|bz2|xz))?)",
-    re.DOTALL,
-)
-
-_SHOWN = 4
-
-# At most this many missing files of a set are compared with the globs. Comparing a file with a glob takes a
-# microsecond.
-_MOST = 10_000
-
-
-def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
-    """Warn if files of a numbered set are missing from a directory or a glob.
-
-    A missing file causes no warning if no glob of the caller matches the file. A directory counts as a glob
-    that matches all files. A file whose exact path the caller passed causes no warning about other files of
-    the set. ``is_checked`` is a mask that is False for files that are not read, and for files of sets that a
-    description lists.
-    """
-    globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
-    sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}
-    numbered = pc.match_substring(listing.files["path"], "-of-").combine_chunks()
-    is_numbered = pc.and_(is_checked, numbered)
-    for path, glob in zip(
-        map(unquoted_path, listing.files.filter(is_numbered).paths),
-        globs[is_numbered.to_numpy(zero_copy_only=False)],
-        strict=True,
-    ):
-        if (member := _MEMBER.fullmatch(path)) and not is_part(path):
-            start, number, count, end, codec = member.groups()
-            known = sets.setdefault((start, count, end), (set(), set(), end + codec, len(number)))
-            known[0].add(int(number))
-            known[1].update(() if glob is None else (glob,))
-    missing: list[str] = []
-    for (start, count, _), (present, asked, end, digits) in sets.items():
-        first = int(max(present) == int(count) and 0 not in present)
-        if not asked or max(present) >= first + int(count):
-            continue
-        absent = (number for number in range(first, first + int(count)) if number not in present)
-        lacking = (f"{start}{number:0{digits}d}-of-{count}{end}" for number in absent)
-        missing += [path for path in islice(lacking, _MOST) if any(_covers(glob, path) for glob in asked)]
-    if missing:
-        directory = commonpath(map(parent_of, missing[:_SHOWN]))
-        shown = ", ".join(path[len(directory) :].lstrip("/") for path in missing[:_SHOWN])
-        more = f" and at least {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
-        warn_caller(
-            f"{listing.store.public(directory)}: files of numbered sets are missing: {shown}{more}; their "
-            "rows are not read; restore the files, or pass the files that exist as a list to read them "
-            "without this warning"
-        )
-
-
-def _covers(glob: str, path: str) -> bool:
-    """Return True if a glob matches a path or a parent of the path. An empty glob matches every path."""
-    while glob and path and not any(pattern.match(path) for pattern in _patterns(glob)):
-        path = parent_of(path)
-    return bool(path)
-
-
-@lru_cache
-def _patterns(glob: str) -> list[re.Pattern[str]]:
-    return [re.compile(glob_translate(one)) for one in expand_braces(unquoted_path(glob))]
 
 
 # The name of the partition column that contains the name of each file's split.

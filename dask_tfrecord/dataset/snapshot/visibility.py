@@ -12,13 +12,13 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
-from dask_tfrecord.errors import WITHOUT_SNAPSHOT, Call, TFRecordError, warn_caller
-from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
+from dask_tfrecord.errors import Call, TFRecordError
+from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.side_files import data_only, report_left_out, side_file_error, without_side_files
 from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.found_files import FoundFiles
 from dask_tfrecord.files.storage.listing import Listing, list_directory, unfinished_only
-from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 
 
@@ -39,9 +39,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     their full names.
 
     Raise FileNotFoundError if one of the listed paths contains no committed file. Raise CorruptRecordError if
-    one of several paths contains only files of other formats. Raise TFRecordError if there is no snapshot and
-    some files of a write are missing. If the directory contains no dataset metadata, warn about missing files
-    instead of raising an error.
+    one of several paths contains only files of other formats.
     """
     store, files = listing.store, tfrecord_files(listing).files
     known_roots: dict[str, bool] = {}
@@ -59,8 +57,6 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     committed = listing.keep(files.without(uncommitted - listing.spelled_out))
     if (first := _first_of_emptied_path(listing, committed)) is not None:
         raise unfinished_only(store.public(), store.public(parent_of(first.path)))
-    if use_snapshot and listing.base:
-        _check_complete(store, committed.files.paths)
     return committed
 
 
@@ -148,38 +144,6 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
             "read the directory of the dataset with its snapshot",
             Call("cleanup", store.public(), {}, "if the restore was interrupted"),
             path=store.public(store.join(min(missing))),
-        )
-
-
-def _check_complete(store: Store, paths: Sequence[str]) -> None:
-    """Raise TFRecordError if a dataset without a snapshot has some but not all files of a write.
-
-    If the directory has no dataset metadata, assume that the data files are a copy, and only warn. In a copy,
-    files may be missing because they were lost, or because `delete` or `compact` had replaced them before the
-    copy was made.
-    """
-    writes: dict[tuple[str, int], dict[str, str]] = {}
-    for path in paths:
-        part = PART_NAME.fullmatch(name_of(path))
-        # Do not check partition directories, because a partition of a write need not have a file in every
-        # directory.
-        if part and "=" not in name_of(parent_of(path)):
-            writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
-    incomplete = [files for (_, count), files in writes.items() if len(files) < count]
-    for path in (next(iter(files.values())) for files in incomplete):
-        if store.fs.exists(f"{parent_of(path)}/{METADATA_DIRECTORY}"):
-            raise TFRecordError(
-                "the file belongs to a write that has not finished: other files of the write are missing",
-                "write the dataset again",
-                WITHOUT_SNAPSHOT,
-                path=store.public(path),
-            )
-    if incomplete:
-        first = store.public(next(iter(incomplete[0].values())))
-        warn_caller(
-            f"{first}: other files of the same write are missing, and no snapshot shows if they were replaced"
-            f"; their rows are not read; copy the dataset with its directory {METADATA_DIRECTORY}, or pass "
-            "use_snapshot=False to read the files that exist without this warning"
         )
 
 

@@ -138,9 +138,7 @@ class Listing(NamedTuple):
     ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Directory
     names in ``base`` itself are not partition directories. ``spelled_out`` contains the files that the caller
     passed by name, not by a glob or a directory. ``counts`` contains the number of files for each passed
-    path. ``described`` contains the directories with a metadata file of TensorFlow Datasets. ``globs``
-    contains an element for each passed path: the path if it is a glob, "" for a directory, and None for a
-    file.
+    path. ``described`` contains the directories with a metadata file of TensorFlow Datasets.
     """
 
     store: Store
@@ -149,7 +147,6 @@ class Listing(NamedTuple):
     spelled_out: frozenset[str] = frozenset()
     counts: tuple[int, ...] = ()
     described: frozenset[str] = frozenset()
-    globs: tuple[str | None, ...] = ()
 
     def keep(self, files: FileList) -> "Listing":
         """Return a listing of only ``files``, all of which must be files of this listing."""
@@ -218,10 +215,6 @@ def list_files(
         frozenset(info["name"] for match in matches if match.kind == "file" for info in match.infos),
         tuple(len(match.infos) for match in matches),
         frozenset().union(*(match.described for match in matches)),
-        tuple(
-            path if match.kind == "glob" else "" if match.kind == "directory" else None
-            for path, match in zip(stripped, matches, strict=True)
-        ),
     )
 
 

@@ -8,7 +8,6 @@ dataset.snapshot.versions.
 
 import os
 import pickle
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -268,34 +267,6 @@ def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: st
         commit(second, Create(), other)
     assert read_tfrecord(place)["n"].compute().tolist() == [1]
     assert len(first.store.fs.glob(first.store.join("part-*"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "lost"),
-    [
-        (lambda path: open_dataset(path).delete([("n", "==", 1)]), 0),
-        (lambda path: open_dataset(path).delete([("n", "<=", 2)]), 0),
-        (lambda path: dask_tfrecord.open_dataset(path).compact(filters=[("n", "<", 6)]), 0),
-        (lambda path: None, 3),
-    ],
-    ids=["delete rows", "delete a file", "compact", "lose a file"],
-)
-def test_a_copy_without_metadata_is_read_with_a_warning_if_files_of_a_write_are_missing(
-    tmp_path: Path, change: Callable[[Path], Any], lost: int
-) -> None:
-    to_tfrecord(TEN, tmp_path)
-    change(tmp_path)
-    expected = sorted(read_tfrecord(tmp_path)["n"].compute())
-    shutil.rmtree(tmp_path / "_tfrecord")
-    if lost:
-        assert len(read_tfrecord(tmp_path)) == 10
-        max(tmp_path.glob("part-*")).unlink()
-    with pytest.warns(UserWarning, match="other files of the same write are missing.*_tfrecord"):
-        found = sorted(read_tfrecord(tmp_path)["n"].compute())
-    assert found == expected[: len(expected) - lost]
-    (tmp_path / "_tfrecord").mkdir()
-    with pytest.raises(TFRecordError, match="a write that has not finished"):
-        read_tfrecord(tmp_path)
 
 
 ALIKE = [f"0123abcd{number:024x}" for number in range(3)]
