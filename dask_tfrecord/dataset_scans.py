@@ -41,7 +41,6 @@ from dask_tfrecord.errors import (
     index_again,
 )
 from dask_tfrecord.files.entry import is_part
-from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.listing import (
     PathLike,
@@ -72,7 +71,6 @@ def index(
     check_destination(store, "overwrite")  # the mode that accepts files without a snapshot
     finish_newest(store)
     before = Head.read(store).snapshot
-    each = partial(compute_each, title=f"{root}: index")
     sets_columnar = not is_auto(columnar)
     with full_scan.open_run(store) as run:
         try:
@@ -83,9 +81,9 @@ def index(
                 run = replace(run, columnar="never")  # until all files are described
             if found is not None and _is_known(store, found):
                 is_current = not pc.any(found.is_rewritten).as_py()
-                snapshot = full_scan.renew_snapshot(run, found, each)
+                snapshot = full_scan.renew_snapshot(run, found, compute_each)
             else:
-                snapshot = _described(path, run, request, each)
+                snapshot = _described(path, run, request)
                 if before is not None:
                     files = with_known_versions(snapshot.file_list, before.file_list)
                     snapshot = replace(snapshot, log=EntryLog(files))
@@ -93,12 +91,12 @@ def index(
             if sets_columnar and columns != "never":
                 wanted = [*range(len(snapshot.file_list))]
             else:
-                wanted = full_scan.rows_to_store(store, snapshot, columns, each)
+                wanted = full_scan.rows_to_store(store, snapshot, columns, compute_each)
             if is_current and not sets_columnar and not wanted:
                 problem = "the directory already has a snapshot, which is up to date"
                 raise DestinationError(problem, "leave it as it is until files have changed")
             run = replace(run, columnar=columns)
-            snapshot = full_scan.with_column_files(run, snapshot, wanted, each)
+            snapshot = full_scan.with_column_files(run, snapshot, wanted, compute_each)
             return full_scan.store_snapshot(store, snapshot, before)
         except (FileNotFoundError, CorruptRecordError):
             newest = Head.read(store).snapshot
@@ -108,19 +106,17 @@ def index(
             raise ConcurrentWriteError(problem, index_again(root)) from None
 
 
-def _described(
-    path: str | os.PathLike[str], run: WriteRun, request: ReadRequest, each: ComputeEach
-) -> Snapshot:
+def _described(path: str | os.PathLike[str], run: WriteRun, request: ReadRequest) -> Snapshot:
     store = run.store
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
-        dataset = open_path(path, request, compute_each=each)
+        dataset = open_path(path, request, compute_each=compute_each)
         # Only a description that lists splits can omit files of the directory.
         if SPLIT in dataset.partition_values:
             _refuse_undescribed_files(store, dataset)
-        return full_scan.create_snapshot(dataset, run, each)
+        return full_scan.create_snapshot(dataset, run, compute_each)
     except TFRecordError as error:
         # A column of a snapshot has one kind, so its files cannot hold integers and floats.
         error.remedies = tuple(one for one in error.remedies if one.effect != INTEGERS_AS_FLOATS)
@@ -203,8 +199,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
 
 
 def _verify_files(store: Store, files: FileList, record_type: RecordType) -> list[full_scan.FileReport]:
-    each = partial(compute_each, title=f"{store.public()}: verify")
-    return full_scan.verify_files(store, files, record_type, each)
+    return full_scan.verify_files(store, files, record_type, compute_each)
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
@@ -213,9 +208,8 @@ def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[st
     """
     entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
-    each = partial(compute_each, title=f"{store.public()}: verify column files")
     compare = partial(full_scan.column_file_differences, store, snapshot.schema.record_type)
-    found = compare([entries[path] for path in paths], each) if paths else []
+    found = compare([entries[path] for path in paths], compute_each) if paths else []
     return dict(zip(paths, found, strict=True))
 
 

@@ -368,9 +368,8 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
     for plan, numbers, parts in planned_reads(collection.expr):
-        title = f"{plan.store.public()}: explain"
         # If a read has only one task, explain the read in this process.
-        found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
+        found = compute_each(_explain, parts) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
         left_out += _left_out(plan, numbers, parts)
     return Explanation(partitions, left_out)

@@ -148,7 +148,7 @@ class NumberedRows:
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)
         tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
-        return list(chain.from_iterable(compute_each(function, tasks, f"{self._root}: read rows")))
+        return list(chain.from_iterable(compute_each(function, tasks)))
 
     def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Group ascending record indices by the partition that contains the records."""

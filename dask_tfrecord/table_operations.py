@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Literal
 
 import pandas as pd
@@ -93,8 +92,7 @@ class Maintenance(OpenedPath):
         """Read all files completely, and report damaged files and files that differ from the snapshot.
 
         `verify` reads files in parallel and in bounded memory. Damage raises no error. The returned DataFrame
-        reports the damage. If reading takes long, `verify` logs its progress every ten seconds, at the level
-        INFO of the logger ``dask_tfrecord``.
+        reports the damage.
 
         Returns
         -------
@@ -164,8 +162,7 @@ class Maintenance(OpenedPath):
         Rows that other writes append while `compact` runs are kept. If another write replaces files that
         `compact` has read, `compact` skips them, and commits the compaction of the remaining files.
 
-        Tasks on the active Dask scheduler write the new files in parallel. If a compaction takes long,
-        `compact` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+        Tasks on the active Dask scheduler write the new files in parallel.
 
         Parameters
         ----------
@@ -221,9 +218,8 @@ class Maintenance(OpenedPath):
         size = arguments.byte_count("target_bytes", target_bytes) or sys.maxsize
         store = self._store("compact")
         root = store.public()
-        each = partial(compute_each, title=f"{root}: compact")
         done = compact_files(
-            store, size, filters, each, keep_versions=keeps_versions(keep_versions, default=True)
+            store, size, filters, compute_each, keep_versions=keeps_versions(keep_versions, default=True)
         )
         counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
         logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
@@ -255,8 +251,7 @@ class Maintenance(OpenedPath):
         filters. If another write replaces files that `delete` has read, `delete` also processes the new
         files.
 
-        Tasks on the active Dask scheduler read and write the files in parallel. If a deletion takes long,
-        `delete` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+        Tasks on the active Dask scheduler read and write the files in parallel.
 
         Parameters
         ----------
@@ -314,9 +309,8 @@ class Maintenance(OpenedPath):
         dry_run = arguments.flag("dry_run", dry_run)
         store = self._store("delete")
         root = store.public()
-        each = partial(compute_each, title=f"{root}: delete")
         keeps = keeps_versions(keep_versions, default=True)
-        done = delete_rows(store, filters, each, dry_run=dry_run, keep_versions=keeps)
+        done = delete_rows(store, filters, compute_each, dry_run=dry_run, keep_versions=keeps)
         action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
         counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"
         logger.info("%s: %s %s", root, action, counts)
@@ -630,9 +624,6 @@ class Maintenance(OpenedPath):
         By default, `add_snapshot` copies the small columns of large files while it reads them. Several tasks
         share an uncompressed file of more than 64 MiB, so it is read a second time if it may have small
         columns.
-
-        If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
-        logger ``dask_tfrecord``.
 
         Parameters
         ----------

@@ -151,7 +151,7 @@ def test_no_test_changes_the_standard_library_for_its_process() -> None:
         'monkeypatch.setattr(target=t, name="time", value=None)',
         'monkeypatch.setattr(row_writer.threading, "RLock", None)',
         'monkeypatch.setattr("dask_tfrecord.files.storage.store.os.replace", None)',
-        'monkeypatch.setattr(scheduler.Timer, "start", None)',
+        'monkeypatch.setattr(scheduler.WeakKeyDictionary, "get", None)',
         'monkeypatch.delattr(Thread, "join")',
         'patch.object(threading.Thread, "join")',
         'mock.patch("os.replace")',
@@ -177,7 +177,7 @@ from dask_tfrecord.collection import scheduler
     [
         'monkeypatch.setattr(row_writer, "monotonic", None)',
         'monkeypatch.setattr("dask_tfrecord.table_operations.datetime", None)',
-        'patch.object(scheduler.Progress, "_log")',
+        'patch.object(scheduler, "check_cluster")',
     ],
 )
 def test_a_name_of_the_package_may_be_replaced(change: str) -> None:

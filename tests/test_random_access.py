@@ -140,9 +140,9 @@ def test_many_blocks_are_read_by_several_tasks(root: Path, monkeypatch: pytest.M
     tasks: list[int] = []
     each = row_selection.compute_each
 
-    def counting(function: Any, arguments: Any, title: str) -> Any:
+    def counting(function: Any, arguments: Any) -> Any:
         tasks.append(len(arguments))
-        return each(function, arguments, title)
+        return each(function, arguments)
 
     monkeypatch.setattr(row_selection, "compute_each", counting)
     assert open_dataset(root).take([5, 6])["n"].to_pylist() == [5, 6]

@@ -1,8 +1,7 @@
 """Open a path for a single read, as in `read_tfrecord`, or for all reads of a `Dataset`."""
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from dask_tfrecord import arguments
@@ -58,7 +57,7 @@ class OpenedPath:
             request = request or read_request(self._names, **self._keywords)
             path = self._path if isinstance(self._path, str | os.PathLike) else as_paths(self._path)
             try:
-                found = discovery.find(path, request, _each(path))
+                found = discovery.find(path, request, compute_each)
             except CorruptRecordError as error:
                 raise _with_verify(error, self._path) from None
             quarantine = request.options.damage.quarantine
@@ -74,12 +73,12 @@ class OpenedPath:
         request = read_request(self._names, **{**self._keywords, **how})
         is_new = vars(self)["_found"] is None
         try:
-            found = discovery.plan(self._opened(request), request, _each(self._path))
+            found = discovery.plan(self._opened(request), request, compute_each)
         except FileRemovedError:
             if not is_new:
                 raise
             vars(self)["_found"] = None  # an overwrite has removed the version that was just opened
-            found = discovery.plan(self._opened(request), request, _each(self._path))
+            found = discovery.plan(self._opened(request), request, compute_each)
         return found.with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
@@ -128,11 +127,6 @@ class OpenedPath:
         options = (self._keywords.get("storage_options"), self._keywords.get("filesystem"))
         opened = destination(self._path, *options) if writes else Store.at(self._path, *options)
         return with_trailing_slash(opened)
-
-
-def _each(path: Any) -> Callable[..., Any]:
-    place = without_credentials(str(as_paths(path)[0]))
-    return partial(compute_each, title=f"{place}: read before planning")
 
 
 def _with_verify(error: CorruptRecordError, path: Any) -> CorruptRecordError:

@@ -28,7 +28,7 @@ from dask_tfrecord.collection.expr.write_expression import CollectionRows, commi
 from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
-from dask_tfrecord.collection.scheduler import Progress, check_cluster, is_local, report
+from dask_tfrecord.collection.scheduler import check_cluster, is_local
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Commit, Head
@@ -123,8 +123,6 @@ def to_tfrecord(
     size limit. All files of a write become visible together, after the last file is complete. A failed write
     leaves the existing data unchanged. The write stores a snapshot in ``_tfrecord/``, from which
     `read_tfrecord` restores the same columns and types.
-
-    A long write logs its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
 
     Parameters
     ----------
@@ -488,10 +486,7 @@ def to_tfrecord(
             shuffle=shuffling,
             npartitions=count,
         )
-        if compute:
-            return _compute(result, run, compute_kwargs or {}, retries)
-        Progress(run.title, run.run).until_deleted(result)
-        return result
+        return _compute(result, run, compute_kwargs or {}, retries) if compute else result
 
 
 def _write_source(
@@ -499,18 +494,12 @@ def _write_source(
 ) -> Commit:
     title = f"{run.store.public()}, {source.kind}"
     tables = source.tables(run.columns, run.options.lossy, splits, run.index, title, run.fitted)
-
-    progress = Progress(run.title, run.run, "parts")
-
-    def note(result: object, task: int, tasks: int, step: int, steps: int) -> None:
-        progress.add(report(run.run, task, tasks, result, step=step, steps=steps))
-
     try:
-        with progress, fixed_columns(run.columns, run.appends):
+        with fixed_columns(run.columns, run.appends):
             if shuffle is None:
-                files = write_tables(run, tables, title, note)
+                files = write_tables(run, tables, title)
             else:
-                files = write_shuffled(run, tables, title, note, shuffle)
+                files = write_shuffled(run, tables, title, shuffle)
     except BaseException:  # KeyboardInterrupt is included
         discard(run)
         raise
@@ -523,10 +512,9 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | 
     kwargs = kwargs if retries is None else {"retries": retries, **kwargs}
 
     def write() -> Commit:
-        with Progress(run.title, run.run):
-            # Without optimize(), compute() would not fuse reading, transforming and writing into one task for
-            # each partition.
-            done: Commit = result.optimize().compute(**kwargs)
+        # Without optimize(), compute() would not fuse reading, transforming and writing into one task for
+        # each partition.
+        done: Commit = result.optimize().compute(**kwargs)
         return done
 
     # An interrupt does not stop the threads of Dask, one of which may be committing the write.

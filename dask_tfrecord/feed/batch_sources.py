@@ -258,8 +258,7 @@ class DatasetSource:
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
-        store = self.dataset.store
-        found = iter(compute_each(_count_rows, unknown, f"{store.public()}: count rows"))
+        found = iter(compute_each(_count_rows, unknown))
         return [next(found) if count is None else count for count in counts]
 
     @property

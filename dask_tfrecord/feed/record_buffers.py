@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, Ints
 from dask_tfrecord.codec.codecs import detect, is_frame
-from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.column_files import open_column_file
@@ -120,12 +119,9 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
     firsts, groups = zip(*splits_by_file(splits), strict=True) if splits else ((), ())
     units: list[Unit] = []
-    title = f"{dataset.store.public()}: find records"
-    with ThreadPoolExecutor(THREADS) as pool, Progress(title) as progress:
-        for index, found in enumerate(pool.map(find, groups)):
-            units += map(Unit, range(firsts[index], firsts[index] + len(found)), found)
-            rows = sum(len(one) - 1 for one in found if one is not None)
-            progress.add(Report("", 1, 1, index, len(groups), rows, 0))
+    with ThreadPoolExecutor(THREADS) as pool:
+        for first, found in zip(firsts, pool.map(find, groups), strict=True):
+            units += map(Unit, range(first, first + len(found)), found)
     return units
 
 

@@ -213,8 +213,7 @@ uses = [
     scheduler.check_cluster,
     scheduler.leave_thread_pool,
     lambda: scheduler.warn_client("a warning"),
-    lambda: scheduler.report("job", 0, 1, 5),
-    lambda: scheduler.compute_each(abs, [1, 2], "title"),
+    lambda: scheduler.compute_each(abs, [1, 2]),
 ]
 threads = [threading.Thread(target=lambda: __import__("distributed"))]
 threads[0].start()

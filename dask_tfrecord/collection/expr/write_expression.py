@@ -27,7 +27,7 @@ from dask_tfrecord.collection.frames.schema_plan import (
     text_columns,
 )
 from dask_tfrecord.collection.row_splits import Splits, assign_splits
-from dask_tfrecord.collection.scheduler import Report, check_cluster, report, restart
+from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.metadata import Levels
@@ -37,6 +37,7 @@ from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit, written
 from dask_tfrecord.errors import TFRecordError, located
+from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
@@ -51,7 +52,7 @@ def write_partition(
     index: int,
     count: int,
     route: Route | None,
-) -> Report:
+) -> Sequence[FileEntry] | Sequence[Spill]:
     """Write the files of a partition. For a shuffle, write a spill file for later tasks instead."""
     try:
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
@@ -65,27 +66,24 @@ def write_partition(
                     fitted=run.fitted,
                 )
             if shuffle is None or route is None:
-                return report(run.run, index, count, run.write(table, index, count))
-            spills = (spill(run, table, index, shuffle, route),)
-            return report(run.run, index, count, spills, steps=_steps(route))
+                return run.write(table, index, count)
+            return [spill(run, table, index, shuffle, route)]
     finally:
         if shuffle is not None:
             _release_memory()
 
 
-def list_spills(reports: list[Report]) -> list[Spill]:
-    return list(chain.from_iterable(each.result for each in reports))
+def list_spills(spills: list[Sequence[Spill]]) -> list[Spill]:
+    return list(chain.from_iterable(spills))
 
 
 @redact_errors
 def regroup_rows(
-    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
-) -> Report:
+    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int
+) -> Sequence[Spill]:
     """Read the spilled rows of a group of partitions, and spill them again by partition."""
     try:
-        written = regroup(run, spills, group, shuffle, route)
-        index, count = group * route.chunks + chunk, route.groups * route.chunks
-        return report(run.run, index, count, written, step=2, steps=_steps(route))
+        return regroup(run, spills, group, shuffle, route)
     finally:
         _release_memory()
 
@@ -93,13 +91,11 @@ def regroup_rows(
 @redact_errors
 def write_shuffled(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, index: int, sources: int
-) -> Report:
+) -> Sequence[FileEntry]:
     """Write the files of one shuffled partition from the spill files."""
-    last = _steps(route)
     try:
         with located(path=_partition_path(run, index, shuffle.npartitions), function="to_tfrecord"):
-            entries = write_target(run, spills, index, shuffle, route)
-            return report(run.run, index, shuffle.npartitions, entries, step=last, steps=last)
+            return write_target(run, spills, index, shuffle, route)
     except TFRecordError as error:
         if error.record is None:
             raise
@@ -107,11 +103,6 @@ def write_shuffled(
         raise error.replaced(record=row, path=_partition_path(run, source, sources)) from None
     finally:
         _release_memory()
-
-
-def _steps(route: Route) -> int:
-    """Return the number of steps: 2 to spill and write, or 3 to spill, regroup and write."""
-    return 2 if route.groups == 1 else 3
 
 
 def _release_memory() -> None:
@@ -125,9 +116,9 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 
 
 @redact_errors
-def commit_files(run: WriteRun, operation: Operation, reports: list[Report]) -> Commit:
+def commit_files(run: WriteRun, operation: Operation, entries: list[Sequence[FileEntry]]) -> Commit:
     with located(path=run.store.public(), function="to_tfrecord"):
-        return written(run, commit(run, operation, chain.from_iterable(each.result for each in reports)))
+        return written(run, commit(run, operation, chain.from_iterable(entries)))
 
 
 class _Step(Expr):
@@ -155,7 +146,6 @@ class WriteTFRecord(_Step, RowSink):
 
     def _lower(self) -> Expr:
         check_cluster()
-        restart(self.run.run)
         files = WritePartitions(self.frame, self.run, self.write_index, self.shuffle)
         if self.shuffle is not None:
             files = WriteShuffled(files, self.run, self.shuffle)
@@ -225,7 +215,7 @@ class WriteShuffled(_Step):
                 for chunk in range(route.chunks)
             ]
             for key in spills:
-                layer[key] = Task(key, regroup_rows, chunks[key[2]], self.run, shuffle, route, *key[1:])
+                layer[key] = Task(key, regroup_rows, chunks[key[2]], self.run, shuffle, route, key[1])
         inputs = len(spills) // route.groups
         for group in range(route.groups):
             first = group * route.width

@@ -11,7 +11,7 @@ tables, and decides when to commit.
 
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
@@ -265,29 +265,23 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
 # About this many bytes of Arrow data are written together.
 _CHUNK_BYTES = 1 << 25
 
-# A function that a write calls after each chunk of rows. It gets the new files, the chunk's index, the number
-# of chunks (0 if unknown), the current step of the write, and the number of steps.
-Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
 
-
-def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note) -> list[FileEntry]:
+def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str) -> list[FileEntry]:
     """Write the rows of a stream in their order. Return the entries of the written files.
 
     An error about a value states the index of the row in the stream, and uses ``title`` as the path.
     """
     entries: list[FileEntry] = []
     first = 0
-    for number, table in enumerate(_chunks(run, tables, run.options.max_rows)):
+    for table in _chunks(run, tables, run.options.max_rows):
         with located(path=title, first=first):
-            written = list(run.write(table, 0, 1, len(entries)))
+            entries += run.write(table, 0, 1, len(entries))
         first += table.num_rows
-        entries += written
-        note(written, number, 0, 1, 1)
     return entries
 
 
 def write_shuffled(
-    run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note, shuffle: Shuffle
+    run: WriteRun, tables: Iterable[pa.Table], title: str, shuffle: Shuffle
 ) -> list[FileEntry]:
     """Shuffle the rows of a stream, and then write the rows as `write_tables` does."""
     starts: list[int] = [0]
@@ -295,28 +289,24 @@ def write_shuffled(
     for table in _chunks(run, tables, None):
         unsorted.append(spill_unsorted(run, table, len(unsorted)))
         starts.append(starts[-1] + table.num_rows)
-        note(unsorted[-1:], len(unsorted), 0, 1, 3)
     count = len(unsorted)
     if run.label is not None:
         check_labels([run.label(index) for index in range(count)])
     shuffle = shuffle._replace(npartitions=count)
     route = Route(groups=1, width=count, chunk=1, chunks=count)
     spills: list[Spill] = []
-    for number, one in enumerate(unsorted):
+    for one in unsorted:
         spills += regroup(run, [one], 0, shuffle, route)
         run.store.remove([run.store.join(one.path)])
-        note([one], number, count, 2, 3)
     entries: list[FileEntry] = []
     for index in range(count):
         try:
-            written = list(write_target(run, spills, index, shuffle, route))
+            entries += write_target(run, spills, index, shuffle, route)
         except TFRecordError as error:
             if error.record is None:
                 raise
             source, row = source_of(error.record)
             raise error.replaced(record=starts[source] + row, path=title) from None
-        entries += written
-        note(written, index, count, 3, 3)
         pa.default_memory_pool().release_unused()
     return entries
 
