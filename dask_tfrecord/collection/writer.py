@@ -415,7 +415,7 @@ def to_tfrecord(
         if (earlier := earlier_commit(store, head, write_id)) is not None:
             return earlier if compute else committed(earlier)
         newest = head.snapshot
-        if mode != "append" or not head.number:  # an append to a dataset harms no dataset around it
+        if not head.number:
             refuse_write_inside(store, mode)
         check_destination(store, mode, newest)
         replaceable = replaceable_files(store, newest) if mode == "overwrite" else frozenset()

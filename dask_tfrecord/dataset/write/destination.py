@@ -59,34 +59,29 @@ Mode = Literal["create", "append", "overwrite", "partitions"]
 def parent_dataset(store: Store) -> Store | None:
     """Return the dataset whose directory contains the root of the store, or None.
 
-    A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. A directory with
-    its own snapshot belongs to an outer dataset only if the outer dataset's snapshot lists files in the
-    directory.
+    A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset, and a directory
+    with its own snapshot is a dataset of its own.
     """
     # Several paths may lead to the same local directory. Search for datasets along two paths: the path that
     # the caller passed, and the path with all links resolved.
-    paths = (store.root, store.real_path(store.root))
-    above = dict(one for path in paths for one in _above(store, path))
+    above = dict.fromkeys([*_above(store, store.root), *_above(store, store.real_path(store.root))])
     parents = [Store.of(store.fs, root) for root in above]
-    found = store.for_each(_has_metadata, parents)
-    for parent, below, is_found in zip(parents, above.values(), found, strict=True):
-        if is_found and versions(parent) and (not versions(store) or _lists_below(parent, below)):
+    for parent, is_found in zip(parents, store.for_each(_has_metadata, parents), strict=True):
+        if is_found and versions(parent) and not versions(store):
             return parent
     return None
 
 
-def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
-    """Yield each directory above ``path``, the nearest first, together with ``path`` relative to the
-    directory.
-    """
-    root, below = path.rstrip("/"), ""
+def _above(store: Store, path: str) -> Iterator[str]:
+    """Yield each directory above ``path``, the nearest first."""
+    root = path.rstrip("/")
     while root:
         root, _, name = root.rpartition("/")
-        root, below = root.rstrip("/"), f"{name}/{below}"
+        root = root.rstrip("/")
         if is_hidden(name) and name != METADATA_DIRECTORY:
             return
         if root or store.has_root_directory:
-            yield root, below
+            yield root
 
 
 def _has_metadata(store: Store) -> bool:
@@ -96,14 +91,6 @@ def _has_metadata(store: Store) -> bool:
         return bool(store.fs.isdir(store.join(METADATA_DIRECTORY)))
     except PermissionError:  # many users are allowed to read only some directories of a bucket
         return False
-
-
-def _lists_below(parent: Store, below: str) -> bool:
-    try:
-        snapshot = Head.read(parent).snapshot
-    except TFRecordError:  # the snapshot is damaged, so assume that it lists files in the directory
-        return True
-    return any(path.startswith(below) for path in listed_files(snapshot))
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:

@@ -428,21 +428,6 @@ def test_a_dataset_inside_another_that_does_not_list_its_files_may_be_changed(pl
     assert (numbers(place), numbers(f"{place}/eval")) == ([1, 2], [3])
 
 
-def test_a_dataset_whose_files_another_one_lists_may_not_be_changed(tmp_path: Path) -> None:
-    to_tfrecord(sales(1, 2), tmp_path, partition_on="key")
-    metadata = tmp_path / "key=0" / "_tfrecord"
-    (tmp_path / "_tfrecord").rename(tmp_path / "_aside")
-    dask_tfrecord.open_dataset(tmp_path / "key=0").add_snapshot()
-    (tmp_path / "_aside").rename(tmp_path / "_tfrecord")
-    assert dask_tfrecord.open_dataset(tmp_path / "key=0").take([0])["n"].to_pylist() == [2]
-    for write in ("overwrite", "index", "cleanup", "export"):
-        with pytest.raises(DestinationError, match="inside the dataset"):
-            WRITES[write](f"{tmp_path}/key=0")
-    assert [path.name for path in metadata.iterdir()] == ["00000001.parquet"]
-    to_tfrecord(sales(9)[["n"]], tmp_path / "key=0", append=True)  # removes no file
-    assert (numbers(tmp_path), numbers(f"{tmp_path}/key=0")) == ([1, 2], [2, 9])
-
-
 def test_a_directory_with_a_dataset_below_is_refused_by_the_name_of_that_dataset(place: str) -> None:
     to_tfrecord(sales(1, 2)[["n"]], f"{place}/key=0")
     for write in ("append", "overwrite", "partitions", "index"):
