@@ -317,15 +317,14 @@ def renew_snapshot(run: WriteRun, found: ComparedFiles, compute_each: ComputeEac
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
-    """Commit a snapshot that describes the files of ``before``, or all files if ``before`` is None.
+    """Commit a snapshot that describes all files. ``before`` is the newest snapshot, if there is one.
 
-    If other writes committed versions after ``before``, keep the changes that these writes made. Remove the
-    column files of the run that are not listed: of repeated tasks, and of files whose rows another write has
-    deleted in the meantime.
+    Remove the column files of the run that are not listed, which repeated tasks have left. Raise
+    ConcurrentWriteError if another write has committed since ``before``.
     """
     head = Head() if before is None else Head.of(before)
     run = WriteRun(store, snapshot.schema, snapshot.run, head=head)
-    stored = Transaction(head, run, _Describe(snapshot, before), is_alone=True).commit()
+    stored = Transaction(head, run, _Describe(snapshot), is_alone=True).commit()
     logger.info("%s: index stored version %d: %r", store.public(), stored.number, stored)
     _remove_column_files(run, [one.path for one in statistics.read_column_files(stored.file_list) if one])
     return stored
@@ -333,43 +332,19 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 
 @dataclass(frozen=True)
 class _Describe(Operation):
-    """Commit a description of the files that ``before`` lists, or of all files if ``before`` is None."""
+    """Commit a description of all files, unless another write has committed meanwhile."""
 
     mode = "index"
     described: Snapshot
-    before: Snapshot | None
 
     def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+        if newest is not None and newest.number != run.base:
+            problem = "another write was committed while index read the files"
+            raise ConcurrentWriteError(problem, index_again(run.store.public()))
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        content = self.described
-        if newest is not None and newest.number > run.base:
-            content = self._described_again(newest, run.store.public())
-        return Change(following(content, newest, run, self))
-
-    def _described_again(self, newest: Snapshot, root: str) -> Snapshot:
-        """Return ``newest`` with updated entries for the files that ``described`` lists.
-
-        Drop the files that ``before`` lists but ``described`` does not, because these files no longer exist.
-        Raise ConcurrentWriteError if ``newest`` and ``described`` have different columns, or if ``newest``
-        lists no file of ``before`` (of ``described`` if ``before`` is None).
-        """
-        listed, described, before = newest.file_list, self.described, self.before
-        is_kept = (before or described).file_list.positions(listed).is_valid().to_numpy()
-        columns = described.schema, described.partitioning
-        if (newest.schema, newest.partitioning) != columns or not is_kept.any():
-            problem = "another write replaced the files while index read the files"
-            raise ConcurrentWriteError(problem, index_again(root))
-        known = pc.index_in(listed["path"], described.file_list["path"])
-        again = np.flatnonzero(is_kept & known.is_valid().to_numpy())
-        others = np.flatnonzero(~is_kept)
-        sets_columnar = described.columnar != (before.columnar if before else "auto")
-        taken = described.file_list.take(known.take(again))
-        merged = FileList.joined([listed.take(others), with_known_versions(taken, listed)])
-        files = merged.take(np.argsort(np.concatenate([others, again]), kind="stable"))
-        columnar = described.columnar if sets_columnar else newest.columnar
-        return replace(newest, log=EntryLog(files), columnar=columnar)
+        return Change(following(self.described, newest, run, self))
 
 
 def _read_files(
