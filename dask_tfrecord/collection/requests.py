@@ -27,12 +27,21 @@ from dask_tfrecord.arguments import (
 )
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
+from dask_tfrecord.collection.row_splits import SPLIT, Splits, parse_splits
 from dask_tfrecord.dataset.read.requested_columns import Infer, ReadRequest
 from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, check_columnar
 from dask_tfrecord.dataset.write.destination import Mode, destination
+from dask_tfrecord.dataset.write.operations import (
+    Append,
+    Create,
+    Operation,
+    Overwrite,
+    ReplacePartitions,
+    planned_rows,
+)
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, TFRecordError, warn_caller
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy
 from dask_tfrecord.files.entry import check_labels
@@ -411,3 +420,95 @@ def warn_of_compression(codec: Compression | None) -> None:
         warn_caller(
             f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}."
         )
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """The checked keywords of `to_tfrecord`, apart from the destination and from how Dask computes."""
+
+    mode: Mode
+    options: WriteOptions
+    rare: WriteOption
+    schema: Any
+    record_type: RecordType | None
+    write_index: bool | None
+    keys: tuple[str, ...]
+    splits: Splits | None
+    npartitions: int
+    shuffle: Shuffle | None
+    adds_columns: bool
+    keep_versions: bool
+    columnar: Any
+    name_function: Callable[[int], str] | None
+    custom_metadata: dict[str, str]
+    write_id: str | None
+
+    def operation(self, newest: Snapshot | None, replaceable: frozenset[str]) -> Operation:
+        """Return how the write changes the newest version. An overwrite also removes ``replaceable``."""
+        sets_columnar = not is_auto(self.columnar)
+        if self.mode == "append":
+            return Append(self.adds_columns, sets_columnar)
+        if self.mode == "overwrite":
+            return Overwrite(planned_rows(newest), replaceable, self.keep_versions)
+        if self.mode == "partitions":
+            return ReplacePartitions(
+                planned_rows(newest, by_partition=True),
+                keep_versions=self.keep_versions,
+                adds_columns=self.adds_columns,
+                sets_columnar=sets_columnar,
+            )
+        return Create()
+
+
+def write_request(
+    columns: Sequence[Any],
+    npartitions: int,
+    rare: WriteOption,
+    *,
+    schema: Any,
+    record_type: Any,
+    compression: Any,
+    lossy: Any,
+    write_index: Any,
+    append: Any,
+    schema_change: Any,
+    overwrite: Any,
+    keep_versions: Any,
+    partition_on: Any,
+    columnar: Any,
+    split: Any,
+    colocate: Any,
+    shuffle: Any,
+    seed: Any,
+    name_function: Any,
+    custom_metadata: Any,
+    write_id: Any,
+) -> WriteRequest:
+    """Check the keywords of `to_tfrecord` for rows with ``columns`` in ``npartitions`` partitions."""
+    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    arguments.flag("colocate", colocate)
+    options = write_options(compression, lossy, rare)
+    keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
+    splits = parse_splits(columns, split, rare.split_by)
+    directories = keys if splits is None else (SPLIT, *keys)
+    mode = write_mode(columns, append, overwrite, directories)
+    count = arguments.count("npartitions", rare.npartitions) or npartitions
+    check_name_function(name_function, count)
+    return WriteRequest(
+        mode,
+        options,
+        rare,
+        schema=arguments.arrow_schema(schema),
+        record_type=written_type(record_type, rare),
+        write_index=None if write_index is None else arguments.flag("write_index", write_index),
+        keys=keys,
+        splits=splits,
+        npartitions=count,
+        shuffle=plan_shuffle(columns, directories, colocate, arguments.seed_of(shuffle, seed), count),
+        adds_columns=schema_change_mode(schema_change, mode),
+        keep_versions=keeps_versions(keep_versions, default=False),
+        columnar=columnar,
+        name_function=name_function,
+        custom_metadata=arguments.metadata(custom_metadata),
+        write_id=arguments.write_id(write_id),
+    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Literal, Unpack, get_args, overload
+from typing import Any, Literal, Unpack, overload
 
 import dask.dataframe as dd
 import pandas as pd
@@ -21,15 +21,14 @@ from dask_tfrecord.arguments import (
     WriteOptionKeywords,
     keyword_or_default,
 )
-from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection import requests
 from dask_tfrecord.collection.expr import lineage
 from dask_tfrecord.collection.expr.write_expression import CollectionRows, committed
 from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
-from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
+from dask_tfrecord.collection.requests import WriteRequest
+from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD
 from dask_tfrecord.collection.scheduler import check_cluster, is_local
-from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Commit, Head
 from dask_tfrecord.dataset.write.append_schema import check_existing_data, fixed_columns
@@ -40,14 +39,7 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_write_inside,
     replaceable_files,
 )
-from dask_tfrecord.dataset.write.operations import (
-    Append,
-    Create,
-    Operation,
-    Overwrite,
-    ReplacePartitions,
-    planned_rows,
-)
+from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import (
     abandon,
@@ -60,6 +52,7 @@ from dask_tfrecord.dataset.write.transaction import (
 )
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Lossy
@@ -365,9 +358,9 @@ def to_tfrecord(
     >>> dask_tfrecord.to_tfrecord(people, "of_pandas", compression="gzip").rows
     3
     """
-    rows: CollectionRows | Source
     with ExitStack() as closing:
         rare = requests.WriteOption(**arguments.options("write_options", write_options, requests.WriteOption))
+        rows: CollectionRows | Source
         if isinstance(ddf, dd.DataFrame):
             rows = CollectionRows(ddf)
         else:
@@ -381,125 +374,128 @@ def to_tfrecord(
             )
         arguments.path(path)
         arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
-        arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-        arguments.flag("colocate", colocate)
         arguments.flag("compute", compute)
-        write_index = None if write_index is None else arguments.flag("write_index", write_index)
         given = (compute_kwargs or {}).get("retries")
         retries = keyword_or_default("retries", given, partial(arguments.count, "retries", least=0), None)
-        options = requests.write_options(compression, lossy, rare)
-        keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-        splits = parse_splits(rows.columns, split, rare.split_by)
-        directories = keys if splits is None else (SPLIT, *keys)
-        mode = requests.write_mode(rows.columns, append, overwrite, directories)
-        adds_columns = requests.schema_change_mode(schema_change, mode)
-        count = arguments.count("npartitions", rare.npartitions) or rows.npartitions
-        shuffling = requests.plan_shuffle(
-            rows.columns, directories, colocate, arguments.seed_of(shuffle, seed), count
+        request = requests.write_request(
+            rows.columns,
+            rows.npartitions,
+            rare,
+            schema=schema,
+            record_type=record_type,
+            compression=compression,
+            lossy=lossy,
+            write_index=write_index,
+            append=append,
+            schema_change=schema_change,
+            overwrite=overwrite,
+            keep_versions=keep_versions,
+            partition_on=partition_on,
+            columnar=columnar,
+            split=split,
+            colocate=colocate,
+            shuffle=shuffle,
+            seed=seed,
+            name_function=name_function,
+            custom_metadata=custom_metadata,
+            write_id=write_id,
         )
-        requests.check_name_function(name_function, count)
-        metadata = arguments.metadata(custom_metadata)
-        write_id = arguments.write_id(write_id)
-        schema = arguments.arrow_schema(schema)
         if isinstance(rows, CollectionRows):
             check_cluster((compute_kwargs or {}).get("scheduler"))
-
         store = destination(path, storage_options, filesystem)
-        replaces = mode in ("overwrite", "partitions")
-        if replaces and isinstance(rows, CollectionRows):
+        if isinstance(rows, CollectionRows) and request.mode in ("overwrite", "partitions"):
             lineage.check_not_read(ddf, store)
-        head = Head()
-        if mode != "create" or write_id is not None:
-            # The commit of an append notices any newer version.
-            head = Head.read(store, intact=True, is_exact=mode != "append", reads_files=replaces)
-        if (earlier := earlier_commit(store, head, write_id)) is not None:
+        head = _head(store, request)
+        if (earlier := earlier_commit(store, head, request.write_id)) is not None:
             return earlier if compute else committed(earlier)
-        newest = head.snapshot
-        if not head.number:
-            refuse_write_inside(store, mode)
-        check_destination(store, mode, newest)
-        replaceable = replaceable_files(store, newest) if mode == "overwrite" else frozenset()
-        if mode == "partitions" and newest is not None:
-            refuse_linked_files(store, newest.file_list)
-
-        levels = rows.levels(write_index)
-        wanted = requests.written_type(record_type, rare)
-        columns = newest.columns if newest is not None and mode in ("append", "partitions") else None
-        known = Existing.of(columns, adds_columns=adds_columns)
-        planned = requests.with_feature_lists(rows.plan(schema, wanted, keys, levels, known), rare)
-        partition_fields = planned.select(keys).fields
-        order = tuple(planned.names)
-        if splits is not None:
-            partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
-        records = planned.select(name for name in planned.names if name not in keys)
-        if options.lossy == "warn":
-            requests.warn_of_rounding(rows.rounded(records, levels))
-        requests.warn_of_compression(options.compression)
-        existing = None
-        if mode in ("append", "partitions"):
-            records = records if newest is None else records.as_in(newest.schema)
-            existing = check_existing_data(
-                store, records, partition_fields, levels, adds_columns=adds_columns, known=newest
+        run, operation = _plan(rows, store, head, request)
+        if isinstance(rows, CollectionRows):
+            result = rows.write(
+                run,
+                operation,
+                write_index=bool(run.index) or request.write_index,
+                splits=request.splits,
+                shuffle=request.shuffle,
+                npartitions=request.npartitions,
             )
+            return _compute(result, run, compute_kwargs or {}, retries) if compute else result
+        write = partial(_write_source, rows, run, operation, request)
+        return _finish(run, write, is_over=lambda error: True)
 
-        keeps, sets = requests.keeps_versions(keep_versions, default=False), not requests.is_auto(columnar)
-        operation: Operation = Create()
-        if mode == "append":
-            operation = Append(adds_columns, sets)
-        elif mode == "overwrite":
-            operation = Overwrite(planned_rows(newest), replaceable, keeps)
-        elif mode == "partitions":
-            counts = planned_rows(newest, by_partition=True)
-            operation = ReplacePartitions(
-                counts, keep_versions=keeps, adds_columns=adds_columns, sets_columnar=sets
-            )
-        run = WriteRun(
-            store,
-            records,
-            options=options,
-            head=head,
-            appends=existing is not None,
-            fitted=frozenset(order if existing is not None else ()) - {*given_types(schema)},
-            partitioning=partition_fields,
-            order=order,
-            max_directories=rare.max_files_per_task or sys.maxsize,
-            custom_metadata=metadata,
-            write_id=write_id,
-            label=name_function,
-            index=levels,
-            columns_name=rows.columns_name if isinstance(rows.columns_name, str) else None,
-            columnar=requests.plan_columnar(columnar, records, keys, existing),
+
+def _head(store: Store, request: WriteRequest) -> Head:
+    """Return the newest version, if the write needs to know it before its commit."""
+    if request.mode == "create" and request.write_id is None:
+        return Head()
+    reads_files = request.mode in ("overwrite", "partitions")
+    # The commit of an append notices any newer version.
+    return Head.read(store, intact=True, is_exact=request.mode != "append", reads_files=reads_files)
+
+
+def _plan(
+    rows: CollectionRows | Source, store: Store, head: Head, request: WriteRequest
+) -> tuple[WriteRun, Operation]:
+    """Check the destination and the columns of a write, and plan it. ``head`` is the newest version."""
+    newest, keys = head.snapshot, request.keys
+    if not head.number:
+        refuse_write_inside(store, request.mode)
+    check_destination(store, request.mode, newest)
+    replaceable = replaceable_files(store, newest) if request.mode == "overwrite" else frozenset()
+    adds_rows = request.mode in ("append", "partitions")
+    if request.mode == "partitions" and newest is not None:
+        refuse_linked_files(store, newest.file_list)
+    levels = rows.levels(request.write_index)
+    columns = newest.columns if newest is not None and adds_rows else None
+    known = Existing.of(columns, adds_columns=request.adds_columns)
+    planned = rows.plan(request.schema, request.record_type, keys, levels, known)
+    planned = requests.with_feature_lists(planned, request.rare)
+    partition_fields, order = planned.select(keys).fields, tuple(planned.names)
+    if request.splits is not None:
+        partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
+    records = planned.select(name for name in planned.names if name not in keys)
+    if request.options.lossy == "warn":
+        requests.warn_of_rounding(rows.rounded(records, levels))
+    requests.warn_of_compression(request.options.compression)
+    existing = None
+    if adds_rows:
+        records = records if newest is None else records.as_in(newest.schema)
+        existing = check_existing_data(
+            store, records, partition_fields, levels, adds_columns=request.adds_columns, known=newest
         )
-        unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
-        plan = f"{unit}, {len(order)} columns, compression {options.compression}"
-        logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, head.number, plan)
-        if not isinstance(rows, CollectionRows):
-            if mode == "create":
-                requests.warn_of_file_name(store.public())
-            write = partial(_write_source, rows, run, operation, splits, shuffling)
-            return _finish(run, write, is_over=lambda error: True)
-        result = rows.write(
-            run,
-            operation,
-            write_index=bool(levels) or write_index,
-            splits=splits,
-            shuffle=shuffling,
-            npartitions=count,
-        )
-        return _compute(result, run, compute_kwargs or {}, retries) if compute else result
+    run = WriteRun(
+        store,
+        records,
+        options=request.options,
+        head=head,
+        appends=existing is not None,
+        fitted=frozenset(order if existing is not None else ()) - {*given_types(request.schema)},
+        partitioning=partition_fields,
+        order=order,
+        max_directories=request.rare.max_files_per_task or sys.maxsize,
+        custom_metadata=request.custom_metadata,
+        write_id=request.write_id,
+        label=request.name_function,
+        index=levels,
+        columns_name=rows.columns_name if isinstance(rows.columns_name, str) else None,
+        columnar=requests.plan_columnar(request.columnar, records, keys, existing),
+    )
+    unit = f"{request.npartitions} partitions" if isinstance(rows, CollectionRows) else rows.kind
+    plan = f"{unit}, {len(order)} columns, compression {request.options.compression}"
+    logger.info("%s: planned: mode %s after version %d, %s", run.title, request.mode, head.number, plan)
+    if request.mode == "create" and not isinstance(rows, CollectionRows):
+        requests.warn_of_file_name(store.public())
+    return run, request.operation(newest, replaceable)
 
 
-def _write_source(
-    source: Source, run: WriteRun, operation: Operation, splits: Splits | None, shuffle: Shuffle | None
-) -> Commit:
+def _write_source(source: Source, run: WriteRun, operation: Operation, request: WriteRequest) -> Commit:
     title = f"{run.store.public()}, {source.kind}"
-    tables = source.tables(run.columns, run.options.lossy, splits, run.index, title, run.fitted)
+    tables = source.tables(run.columns, run.options.lossy, request.splits, run.index, title, run.fitted)
     try:
         with fixed_columns(run.columns, run.appends):
-            if shuffle is None:
+            if request.shuffle is None:
                 files = write_tables(run, tables, title)
             else:
-                files = write_shuffled(run, tables, title, shuffle)
+                files = write_shuffled(run, tables, title, request.shuffle)
     except BaseException:  # KeyboardInterrupt is included
         discard(run)
         raise
