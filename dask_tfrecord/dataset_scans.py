@@ -60,10 +60,6 @@ def index(
 
     ``read`` contains the keywords of `read_tfrecord` with which the caller has opened the path.
     """
-    if read.get(SPLIT, ALL) != ALL:
-        problem = f"a snapshot lists the files of all splits, but split={read[SPLIT]!r} was passed"
-        advice = "call open_dataset without split=, and select a split when you read"
-        raise TFRecordError(problem, advice, Remedy(SPLIT, ALL, "read the splits as a column"))
     all_records = {"infer": "all", "max_features": None}
     request = read_request(**{**read, "use_snapshot": False, "blocksize": None, "read_options": all_records})
     root = store.public()
@@ -71,6 +67,8 @@ def index(
     check_destination(store, "overwrite")  # the mode that accepts files without a snapshot
     finish_newest(store)
     before = Head.read(store).snapshot
+    if before is not None and request.split not in (None, ALL):
+        raise _other_splits(request.split)
     sets_columnar = not is_auto(columnar)
     with full_scan.open_run(store) as run:
         try:
@@ -114,8 +112,8 @@ def _described(path: str | os.PathLike[str], run: WriteRun, request: ReadRequest
     try:
         dataset = open_path(path, request, compute_each=compute_each)
         # Only a description that lists splits can omit files of the directory.
-        if SPLIT in dataset.partition_values:
-            _refuse_undescribed_files(store, dataset)
+        if SPLIT in dataset.partition_values or request.split not in (None, ALL):
+            _refuse_undescribed_files(store, dataset, request)
         return full_scan.create_snapshot(dataset, run, compute_each)
     except TFRecordError as error:
         # A column of a snapshot has one kind, so its files cannot hold integers and floats.
@@ -129,12 +127,20 @@ def _described(path: str | os.PathLike[str], run: WriteRun, request: ReadRequest
         raise error.replaced(advice=None, remedies=every) from None
 
 
-def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
-    """Raise TFRecordError if the TFDS description omits data files, because every later read of the snapshot
-    would fail.
+def _other_splits(split: Any) -> TFRecordError:
+    problem = f"a snapshot lists the files of all splits, but split={split!r} was passed"
+    advice = "call open_dataset without split=, and select a split when you read"
+    return TFRecordError(problem, advice, Remedy(SPLIT, ALL, "read the splits as a column"))
+
+
+def _refuse_undescribed_files(store: Store, dataset: ReadPlan, request: ReadRequest) -> None:
+    """Raise TFRecordError if the TFDS description, or ``split=``, omits data files, because every later read
+    of the snapshot would fail.
     """
     read = {*dataset.files.paths}
     others = [path for path in visibility.data_files(store).paths if path not in read]
+    if others and request.split not in (None, ALL):
+        raise _other_splits(request.split)
     if others:
         problem = f"the description of the dataset does not list {len(others)} files of the directory"
         raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))

@@ -23,6 +23,7 @@ from other_writers import fill
 
 import dask_tfrecord
 from dask_tfrecord import (
+    DestinationError,
     Field,
     Schema,
     SchemaError,
@@ -154,10 +155,14 @@ def test_rows_are_appended_to_a_directory_of_tensorflow_datasets_in_its_form(
 ) -> None:
     target = only_train(sample(data, name), tmp_path / "x")
     count = len(read_tfrecord(target, split="train"))
+    with pytest.raises(DestinationError, match=r"split=\"train\"\)\.add_snapshot\(\) first") as caught:
+        APPENDS[way](sample(data, name), target)
+    [call] = caught.value.calls
+    open_dataset(call.path, **call.keywords).add_snapshot()
     APPENDS[way](sample(data, name), target)
     assert records(*target.glob("part-*")) == as_written_by_tfds(sample(data, name))
     assert len(read_tfrecord(target)) == 2 * count
-    APPENDS[way](sample(data, name), target)  # now the directory has a snapshot
+    APPENDS[way](sample(data, name), target)
     table = open_dataset(target).to_table()
     assert len(table) == 3 * count
     if name != "scalars":
@@ -216,9 +221,10 @@ def test_nulls_of_required_columns_are_written_in_a_new_dataset_and_refused_in_a
     assert open_dataset(tmp_path / "new").to_table()["pair"].to_pylist() == [None]
     with pytest.raises(TFRecordError, match="has no nulls, and the column has 1 nulls"):
         open_dataset(tmp_path / "new").export("tfds")
+    open_dataset(tmp_path / "x", split="train").add_snapshot()
     with pytest.raises(SchemaError, match="'pair': the value is null, but every record"):
         to_tfrecord(frame, tmp_path / "x", append=True)
-    with pytest.raises(SchemaError, match="'pair': the dataset has this column"):
+    with pytest.raises(SchemaError, match="'pair': every record of the dataset must have"):
         to_tfrecord(frame[["other"]], tmp_path / "x", append=True)
     assert len(read_tfrecord(tmp_path / "x")) == 1
 
@@ -498,6 +504,7 @@ def test_episodes_are_filtered_appended_compacted_and_deleted_and_stay_episodes(
     open_dataset(target).delete([("id", "==", 3)], keep_versions=False)
     open_dataset(target).export("tfds")
     assert episodes(target) == [2, 0, 1, 2]
+    open_dataset(source, split="train").add_snapshot()
     to_tfrecord(long, source, append=True)
     open_dataset(source).compact(keep_versions=False)
     open_dataset(source).export("tfds")

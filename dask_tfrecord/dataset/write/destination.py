@@ -302,12 +302,11 @@ def _without_snapshot(store: Store, files: FileList) -> DestinationError:
         return DestinationError(problem, "choose another directory")
     refuse_datasets_below(store, "whose files would belong to both")
     problem = f"the directory already holds files of other tools ({total}) and no snapshot"
-    splits = find_splits(listing_of(store).keep(files))
-    if splits is not None and len({*splits.names}) > 1:
-        effect = f"first, and append with partition_on=[{SPLIT!r}]"
-        call = Call("add_snapshot", store.public(), {SPLIT: ALL}, effect)
-    else:
-        call = Call("add_snapshot", store.public(), {}, "first, and append then")
+    found = find_splits(listing_of(store).keep(files))
+    splits = [] if found is None else [*{*found.names}]
+    chosen: dict[str, Any] = {} if splits in ([], [None]) else {SPLIT: splits[0] if len(splits) == 1 else ALL}
+    columns = f" with partition_on=[{SPLIT!r}]" if len(splits) > 1 else " then"
+    call = Call("add_snapshot", store.public(), chosen, f"first, and append{columns}")
     overwrite = _overwriting(store, "them")
     return DestinationError(problem, "choose another directory", calls=[call], remedies=overwrite)
 
