@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints
 from dask_tfrecord.files.column_files import create_column_file
-from dask_tfrecord.files.entry import ColumnFile, is_part
+from dask_tfrecord.files.entry import ColumnFile
 from dask_tfrecord.files.storage.store import Store
 
 # A data file with fewer stored bytes than this gets no column file.
@@ -54,13 +54,11 @@ class SmallColumnFiles(NamedTuple):
         return size >= LEAST_FILE_BYTES and bool(least) and min(least) <= size // _PART
 
 
-def why_no_column_file(path: str, size: int) -> str:
-    """Explain why a data file with ``size`` bytes has no column file. Return "" if the reason is not known,
-    because an append to large files of another tool lists them without a search for small columns.
-    """
+def why_no_column_file(size: int) -> str:
+    """Explain why a data file with ``size`` bytes has no column file."""
     if size < LEAST_FILE_BYTES:
         return f"it has fewer than {LEAST_FILE_BYTES:,} bytes"
-    return "its columns are not small enough" if is_part(path) else ""
+    return "its columns are not small enough"
 
 
 class SmallColumns:

@@ -347,10 +347,9 @@ def _without_column_file(split: Split, columnar: Columnar | None) -> str:
         return "column files are found only with a snapshot"
     if columnar == "never":
         return f"{NO_COLUMN_FILE}, and new files get none (columnar=None)"
-    why = ""
     if columnar == "auto" and split.file.size is not None:
-        why = why_no_column_file(split.file.path, split.file.size)
-    return f"{NO_COLUMN_FILE}: {why}" if why else NO_COLUMN_FILE
+        return f"{NO_COLUMN_FILE}: {why_no_column_file(split.file.size)}"
+    return NO_COLUMN_FILE
 
 
 def _size_of(partition: Partition, split: Split) -> int:

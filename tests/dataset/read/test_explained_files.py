@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 HAS_IT = "the column file has all columns"
 SMALL_FILE = "the file has no column file: it has fewer than 100,000 bytes"
-NO_REASON = "the file has no column file"
 LARGE_COLUMNS = "the file has no column file: its columns are not small enough"
 
 
@@ -105,15 +104,9 @@ def test_files_of_another_tool_have_their_reasons(
         (place / f"{at}.tfrecord").write_bytes(path.read_bytes())
     assert rules(place) == ["column files are found only with a snapshot"] * 3
     open_dataset(place).add_snapshot()
-    assert sorted(rules(place)) == sorted([HAS_IT, SMALL_FILE, NO_REASON])
+    assert sorted(rules(place)) == sorted([HAS_IT, SMALL_FILE, LARGE_COLUMNS])
     for path in place.glob("*.tfrecord"):
         os.utime(path, (0, 0))
-    assert sorted(rules(place)) == sorted(["the data file may have been rewritten", SMALL_FILE, NO_REASON])
-
-
-def test_large_files_that_an_append_has_listed_have_no_reason(mixed: Path, tmp_path_factory: Any) -> None:
-    place = tmp_path_factory.mktemp("appended")
-    for at, path in enumerate(sorted(mixed.glob("part-*"))):
-        (place / f"{at}.tfrecord").write_bytes(path.read_bytes())
-    large_images(place, append=True)
-    assert sorted(rules(place)) == sorted([HAS_IT, SMALL_FILE, NO_REASON, NO_REASON])
+    assert sorted(rules(place)) == sorted(
+        ["the data file may have been rewritten", SMALL_FILE, LARGE_COLUMNS]
+    )
