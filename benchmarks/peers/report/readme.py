@@ -30,9 +30,9 @@ FIGURES = """\
 | fetch the 1 % of images whose label passes a filter | Parquet | **{fetch}** |
 
 It also loses. Parquet reads two of the ten columns {few} times as fast, unless column files hold them, and
-needs {size} times less space. Lance fetches the 1 % of images {lance} times as fast. Hugging Face's `datasets`
-returns unshuffled rows {datasets} times as fast, from a decoded copy. Behind a slow link, WebDataset ends an
-epoch of images {webdataset} times as fast.
+needs {size} times less space. Lance fetches the 1 % of images {lance} times as fast. Hugging Face's
+`datasets` returns unshuffled rows {datasets} times as fast, from a decoded copy. Behind a slow link,
+WebDataset ends an epoch of images {webdataset} times as fast.
 
 A figure is the smallest of the ratios of warm passes, of cold passes and of each additional row, or the
 median of the rounds where only one kind of pass is measured. Machine: {machine}.
