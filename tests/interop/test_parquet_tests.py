@@ -1,4 +1,4 @@
-"""Dask's own Parquet tests with TFRecord in the place of Parquet. docs/parquet.md lists those that fail.
+"""Dask's own Parquet tests with TFRecord in the place of Parquet. docs/testing.md lists those that fail.
 
 Modules: collection.reader, collection.writer.
 """
@@ -18,7 +18,7 @@ MODULE = "dask.dataframe.io.tests.test_parquet"
 
 def listed() -> dict[str, str]:
     """The reason of each test in the table of the page."""
-    page = (ROOT / "docs" / "parquet.md").read_text()
+    page = (ROOT / "docs" / "testing.md").read_text()
     rows = re.findall(r"^\| (.+?) \| (`test_.+) \|$", page, re.MULTILINE)
     return {name: reason for reason, names in rows for name in re.findall(r"`(test_\w+)`", names)}
 

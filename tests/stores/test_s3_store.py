@@ -171,7 +171,7 @@ class TestS3Store(S3Suite):
         assert sum(one.size for one in labels) < 10_000
 
     def test_each_operation_makes_few_requests(self, place: str) -> None:
-        """docs/planning.md has the numbers of a new dataset and of an append."""
+        """docs/jobs.md has the numbers of a new dataset and of an append."""
 
         def check(most: int, operation: Callable[..., Any], *args: Any, **options: Any) -> None:
             with noted_calls() as calls:
