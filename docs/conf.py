@@ -20,6 +20,7 @@ include_patterns = [
     "CHANGELOG.md",
     "benchmarks/*.md",
     "docs/*.md",
+    "docs/cookbook/*.md",
     "docs/feeds/*.md",
     "docs/reference/*.rst",
     "docs/training/*.md",
