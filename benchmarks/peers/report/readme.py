@@ -89,7 +89,7 @@ def figures(results: dict[str, Any], feed_results: dict[str, Any]) -> str:
         feed=ratio_text(median(feeds.ratios(loaders, feeds.OURS_TORCH))),
         fetch=ratio_text(float(fetch["Parquet"]) / float(fetch[ours])),
         few=ratio_text(1 / least("read few columns", "parquet")),
-        size=ratio_text(float(space["TFRecord"]) / float(space["Parquet"])),
+        size=ratio_text(float(space[ours]) / float(space["Parquet"])),
         lance=ratio_text(float(fetch[ours]) / float(fetch["Lance"])),
         datasets=ratio_text(1 / median(feeds.ratios(loaders, feeds.OURS_TORCH, ("torch, HF datasets",)))),
         webdataset=ratio_text(
