@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import dask.dataframe
 
-from dask_tfrecord import arguments
 from dask_tfrecord import feed as feed  # the alias tells type checkers that `feed` is public
-from dask_tfrecord.collection import add_to_dask
-from dask_tfrecord.collection.reader import read_tfrecord
-from dask_tfrecord.collection.writer import to_tfrecord
+from dask_tfrecord.api import add_to_dask
+from dask_tfrecord.api.dataset import Dataset, exists, open_dataset
+from dask_tfrecord.api.explain import explain
+from dask_tfrecord.api.export import from_tfds, from_tfmd
+from dask_tfrecord.api.read import read_tfrecord
+from dask_tfrecord.api.write import to_tfrecord
+from dask_tfrecord.api.writer import Writer
 from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.versions import library_version
-from dask_tfrecord.description import explain
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -29,10 +31,8 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
-from dask_tfrecord.exports import from_tfds, from_tfmd
-from dask_tfrecord.foreign_names import Delegate, module_attributes
-from dask_tfrecord.public_dataset import Dataset, exists, open_dataset
-from dask_tfrecord.row_writer import Writer
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.foreign_names import Delegate, module_attributes
 from dask_tfrecord.schema.fields import Field, Schema
 
 __all__ = [

@@ -22,8 +22,8 @@ from strides import IS_FULL, IS_QUICK
 from dask_tfrecord.dataset.snapshot import entry_log
 from dask_tfrecord.files import small_columns
 from dask_tfrecord.files.record_file import RecordFile
-from dask_tfrecord.files.storage import range_requests
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage import range_requests
+from dask_tfrecord.storage.store import Store
 
 # The log messages of TensorFlow's start would hide the output of a failing test.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -1,6 +1,6 @@
 """Writing and reading under every scheduler, and on a real cluster of processes whose workers die.
 
-Modules: collection.writer, collection.reader, table_operations.
+Modules: api.write, api.read, api.maintenance.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The code of pages and docstrings runs and prints what is shown; links have targets; figures are measured.
 
-Modules: collection.reader, collection.writer, public_functions.
+Modules: api.read, api.write, keywords.public_functions.
 """
 
 import doctest
@@ -24,8 +24,8 @@ from servers import s3_server
 
 import dask_tfrecord
 from dask_tfrecord import feed
-from dask_tfrecord.description import Facts
-from dask_tfrecord.table_operations import Maintenance
+from dask_tfrecord.api.description import Facts
+from dask_tfrecord.api.maintenance import Maintenance
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -1,6 +1,6 @@
 """An error says what is wrong, where, and what to do: in its message, its repr and after pickling.
 
-Modules: errors, public_functions.
+Modules: errors, keywords.public_functions.
 """
 
 import copy
@@ -24,7 +24,7 @@ from dask_tfrecord.errors import (
     literal,
     located,
 )
-from dask_tfrecord.public_functions import calling
+from dask_tfrecord.keywords.public_functions import calling
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Links inside a dataset: no operation changes a file behind a link.
 
-Modules: files.storage.store, dataset.write.destination.
+Modules: storage.store, dataset.write.destination.
 """
 
 import json
@@ -20,7 +20,7 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import DestinationError, Writer, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 RUN = "ab" * 16
 LONG_AGO = 10**9

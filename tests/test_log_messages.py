@@ -1,6 +1,6 @@
 """What the logger ``dask_tfrecord`` reports of reads and writes, while they run and in the logs of workers.
 
-Modules: collection.writer, dataset.write.transaction.
+Modules: api.write, dataset.write.transaction.
 """
 
 import logging

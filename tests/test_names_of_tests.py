@@ -1,6 +1,6 @@
 """Rules of the tests: their names lead to modules and keywords, and no test harms another or hangs.
 
-Modules: arguments, collection.writer, collection.reader.
+Modules: keywords.arguments, api.write, api.read.
 """
 
 import ast
@@ -149,8 +149,8 @@ def test_no_test_changes_the_standard_library_for_its_process() -> None:
         'monkeypatch.setattr(time, "monotonic", None)',
         'monkeypatch.setattr("time.time", None)',
         'monkeypatch.setattr(target=t, name="time", value=None)',
-        'monkeypatch.setattr(row_writer.threading, "RLock", None)',
-        'monkeypatch.setattr("dask_tfrecord.files.storage.store.os.replace", None)',
+        'monkeypatch.setattr(writer.threading, "RLock", None)',
+        'monkeypatch.setattr("dask_tfrecord.storage.store.os.replace", None)',
         'monkeypatch.setattr(scheduler.WeakKeyDictionary, "get", None)',
         'monkeypatch.delattr(Thread, "join")',
         'patch.object(threading.Thread, "join")',
@@ -166,7 +166,7 @@ def test_a_change_of_the_standard_library_is_found(change: str) -> None:
     imports = """
 import datetime as dt, s3fs, threading, time, time as t
 from threading import Thread
-from dask_tfrecord import row_writer
+from dask_tfrecord.api import writer
 from dask_tfrecord.collection import scheduler
 """
     assert any(map(_is_standard, _changed_owners(ast.parse(imports + change))))
@@ -175,13 +175,13 @@ from dask_tfrecord.collection import scheduler
 @pytest.mark.parametrize(
     "change",
     [
-        'monkeypatch.setattr(row_writer, "monotonic", None)',
-        'monkeypatch.setattr("dask_tfrecord.table_operations.datetime", None)',
+        'monkeypatch.setattr(writer, "monotonic", None)',
+        'monkeypatch.setattr("dask_tfrecord.api.maintenance.datetime", None)',
         'patch.object(scheduler, "check_cluster")',
     ],
 )
 def test_a_name_of_the_package_may_be_replaced(change: str) -> None:
-    imports = "from dask_tfrecord import row_writer\nfrom dask_tfrecord.collection import scheduler\n"
+    imports = "from dask_tfrecord.api import writer\nfrom dask_tfrecord.collection import scheduler\n"
     assert not any(map(_is_standard, _changed_owners(ast.parse(imports + change))))
 
 

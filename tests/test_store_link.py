@@ -1,6 +1,6 @@
 """The link of the tests counts requests, trips and requests at once, and holds and spoils answers.
 
-Modules: files.storage.store.
+Modules: storage.store.
 """
 
 import socket

@@ -1,6 +1,6 @@
 """What users get wrong: the message says what was given, what is wrong, and the call that mends it.
 
-Modules: errors, public_functions, arguments.
+Modules: errors, keywords.public_functions, keywords.arguments.
 """
 
 import re

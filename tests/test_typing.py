@@ -1,6 +1,6 @@
 """A user's script runs and passes mypy and pyright, which read the annotations of the package.
 
-Modules: collection.reader, collection.writer, errors.
+Modules: api.read, api.write, errors.
 """
 
 import json

@@ -34,9 +34,9 @@ import dask_tfrecord
 from benchmarks.own.tables import tabular
 from benchmarks.peers.report import save
 from benchmarks.peers.workers import turns
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.feed.polars import scan_tfrecord
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 FORMATS = ("TFRecord", "Parquet")
 ENGINES = ("DuckDB", "DataFusion", "Polars", "pyarrow")

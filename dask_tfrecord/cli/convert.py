@@ -29,8 +29,8 @@ from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.options import Filters, names_in
+from dask_tfrecord.collection.numbered_rows import filter_mask
 from dask_tfrecord.errors import Remedy, RemedyWarning
-from dask_tfrecord.row_selection import filter_mask
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)

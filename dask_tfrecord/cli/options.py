@@ -21,9 +21,9 @@ from dask.utils import parse_bytes
 import dask_tfrecord
 from dask_tfrecord.cli.compute import note_setting
 from dask_tfrecord.cli.failures import keep_secret, note_paths, option_name
-from dask_tfrecord.files.storage.store_failures import hide_secrets
-from dask_tfrecord.public_functions import OPTIONS
+from dask_tfrecord.keywords.public_functions import OPTIONS
 from dask_tfrecord.schema.logical_types import arrow_type
+from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord_launcher import COMMANDS, refuse_repeated, writing_output
 
 Condition = tuple[str, str, Any]

@@ -4,20 +4,21 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.collection.requests import existing_names, read_request
 from dask_tfrecord.collection.scheduler import compute_each
+from dask_tfrecord.dataset.listing import as_paths, with_trailing_slash
 from dask_tfrecord.dataset.read import discovery
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.requested_columns import ReadRequest
+from dask_tfrecord.dataset.read import plan as read_plan
+from dask_tfrecord.dataset.read.columns import ReadRequest
+from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.dataset.write.destination import destination, refuse_inside_dataset, refuse_other_files
 from dask_tfrecord.errors import SKIP_DAMAGE, Call, CorruptRecordError, FileRemovedError, TFRecordError
 from dask_tfrecord.files.damage import check_quarantine_path
-from dask_tfrecord.files.storage.listing import as_paths, with_trailing_slash
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import without_credentials
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import ReadKeywords
+from dask_tfrecord.keywords.requests import existing_names, read_request
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.store import Store
 
 # The keywords that configure access to a store, and do not change which rows are read.
 _STORE_KEYWORDS = frozenset({"storage_options", "filesystem"})
@@ -73,12 +74,12 @@ class OpenedPath:
         request = read_request(self._names, **{**self._keywords, **how})
         is_new = vars(self)["_found"] is None
         try:
-            found = discovery.plan(self._opened(request), request, compute_each)
+            found = read_plan.plan(self._opened(request), request, compute_each)
         except FileRemovedError:
             if not is_new:
                 raise
             vars(self)["_found"] = None  # an overwrite has removed the version that was just opened
-            found = discovery.plan(self._opened(request), request, compute_each)
+            found = read_plan.plan(self._opened(request), request, compute_each)
         return found.with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:

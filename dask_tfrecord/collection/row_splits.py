@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.keywords import arguments
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import canonical_type

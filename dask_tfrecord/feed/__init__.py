@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dask_tfrecord.feed.batches import Batches, iter_batches, mix
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.foreign_names import module_attributes
+from dask_tfrecord.keywords.foreign_names import module_attributes
 
 __all__ = ["Batches", "RecordTable", "iter_batches", "mix"]
 

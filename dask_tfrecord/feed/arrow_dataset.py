@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
-from dask_tfrecord import arguments
-from dask_tfrecord.collection.requests import existing_names
+from dask_tfrecord.collection.numbered_rows import index_array, resolved
 from dask_tfrecord.dataset.query.filters import arrow_predicate, columns_of, read_expression
 from dask_tfrecord.dataset.query.predicates import And, Predicate
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
 from dask_tfrecord.files.record_file import rows_without_columns
-from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.row_selection import index_array, resolved
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.public_functions import calling, public_function
+from dask_tfrecord.keywords.requests import existing_names
 from dask_tfrecord.schema.fields import Schema
 
 # The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces of a

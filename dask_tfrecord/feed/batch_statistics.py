@@ -7,7 +7,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Self
 
-from dask_tfrecord.files.storage.range_requests import RequestCounts
+from dask_tfrecord.storage.range_requests import RequestCounts
 
 logger = logging.getLogger(__name__)
 

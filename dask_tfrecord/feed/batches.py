@@ -20,13 +20,11 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, BatchMode, LastBatch, Uneven
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance
-from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
-from dask_tfrecord.feed.epoch_order import (
+from dask_tfrecord.feed.numpy_columns import one_chunk
+from dask_tfrecord.feed.rows.epoch_order import (
     BATCH_ROWS,
     Fraction,
     Plan,
@@ -35,10 +33,9 @@ from dask_tfrecord.feed.epoch_order import (
     checked_shard,
     plan_batches,
 )
-from dask_tfrecord.feed.mixed_source import MixedSource, is_mixture
-from dask_tfrecord.feed.mixtures import MixedRows
-from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.resume_position import (
+from dask_tfrecord.feed.rows.mixed_source import MixedSource, is_mixture
+from dask_tfrecord.feed.rows.mixtures import MixedRows
+from dask_tfrecord.feed.rows.resume_position import (
     State,
     Steps,
     begin,
@@ -47,8 +44,11 @@ from dask_tfrecord.feed.resume_position import (
     steps_of,
     stored_spans,
 )
-from dask_tfrecord.feed.sequence_reader import Position, SequenceReader, beginning_of
-from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_function
+from dask_tfrecord.feed.rows.sequence_reader import Position, SequenceReader, beginning_of
+from dask_tfrecord.feed.rows.sources import DatasetSource
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import BatchKeywords, BatchMode, LastBatch, Uneven
+from dask_tfrecord.keywords.public_functions import SHARED_PARAMETERS, calling, public_function
 
 Element = TypeVar("Element")
 # A batch, and the position after it.

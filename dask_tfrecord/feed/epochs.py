@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
+from dask_tfrecord.feed.rows.resume_position import State, check_sealed, sealed
+from dask_tfrecord.keywords import arguments
 
 _KEYS = ("epoch", "states", "ended", "following")
 

@@ -8,13 +8,11 @@ from typing import Any, TypeAlias, Unpack
 import pyarrow as pa
 import tensorflow as tf
 
-from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.collection.opened_path import open_columns
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.feed.numpy_columns import (
     check_fill_of_lists,
     checked_fill_nulls,
@@ -22,10 +20,12 @@ from dask_tfrecord.feed.numpy_columns import (
     no_tensor,
     null_integers,
 )
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.feed.rows.sources import checked_names
+from dask_tfrecord.keywords.arguments import ReadKeywords
+from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
+from dask_tfrecord.storage.paths import PathLike
 
 Tensors: TypeAlias = dict[str, Any]
 

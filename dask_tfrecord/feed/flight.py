@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from dask_tfrecord.arguments import BatchKeywords, BatchMode
 from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import BATCH_ROWS, Plan, check_batch_size, plan_batches
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.feed.rows.epoch_order import BATCH_ROWS, Plan, check_batch_size, plan_batches
+from dask_tfrecord.keywords.arguments import BatchKeywords, BatchMode
+from dask_tfrecord.keywords.public_functions import public_function
 
 
 @public_function

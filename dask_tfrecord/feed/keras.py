@@ -8,20 +8,9 @@ from typing import Any, Literal, Unpack, get_args
 import keras
 import numpy as np
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import LastBatch, TableKeywords, Uneven
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, warn_caller
-from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
-from dask_tfrecord.feed.epoch_order import (
-    Span,
-    check_sequences,
-    checked_shard,
-    rows_of_sequence,
-    stream,
-    total_size,
-)
 from dask_tfrecord.feed.epochs import Epochs
 from dask_tfrecord.feed.numpy_columns import (
     Array,
@@ -31,9 +20,20 @@ from dask_tfrecord.feed.numpy_columns import (
     numpy_columns,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resume_position import count_steps, rows_of_each
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.feed.rows.epoch_order import (
+    Span,
+    check_sequences,
+    checked_shard,
+    rows_of_sequence,
+    stream,
+    total_size,
+)
+from dask_tfrecord.feed.rows.resume_position import count_steps, rows_of_each
+from dask_tfrecord.feed.rows.sources import check_label, checked_names
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import LastBatch, TableKeywords, Uneven
+from dask_tfrecord.keywords.public_functions import calling, public_function
+from dask_tfrecord.storage.paths import PathLike
 
 # Threads that request batches hold this lock while they read or change a row order. The lock is not an
 # attribute of the dataset, because the dataset is copied to worker processes.

@@ -15,19 +15,19 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.query.filters import pruning_predicate, read_expression
 from dask_tfrecord.dataset.query.predicates import And, Predicate
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, SharedPlan
-from dask_tfrecord.feed.batch_sources import checked_names
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.feed.rows.sources import checked_names
+from dask_tfrecord.keywords.arguments import ReadKeywords
+from dask_tfrecord.keywords.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import leaf_types
+from dask_tfrecord.storage.paths import PathLike
 
 try:
     from polars.io.external_reader import (

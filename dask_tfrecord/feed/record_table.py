@@ -21,16 +21,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords, Uneven
+from dask_tfrecord.collection.numbered_rows import BLOCK_BYTES, NumberedRows, Numbers
 from dask_tfrecord.collection.opened_path import open_columns
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork, with_cache
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.epoch_order import Order, checked_shard, make_order, rows_of_shard
-from dask_tfrecord.feed.record_buffers import (
+from dask_tfrecord.feed.rows.epoch_order import Order, checked_shard, make_order, rows_of_shard
+from dask_tfrecord.feed.rows.record_buffers import (
     THREADS,
     RecordBuffers,
     RecordDecoder,
@@ -38,11 +36,13 @@ from dask_tfrecord.feed.record_buffers import (
     find_units,
     splits_by_file,
 )
+from dask_tfrecord.feed.rows.sources import checked_names, fingerprint, usable_after_fork, with_cache
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import ReadKeywords, Uneven
+from dask_tfrecord.keywords.public_functions import calling, public_function
+from dask_tfrecord.storage.paths import PathLike
 
 
 def elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -19,16 +19,16 @@ from typing import Any, Literal, Self, Unpack, get_args
 
 import pyarrow as pa
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, BatchMode, DetectedBatchKeywords
 from dask_tfrecord.dataset.write.destination import refuse_other_files
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import BATCH_ROWS, Plan, check_batch_size, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
+from dask_tfrecord.feed.rows.epoch_order import BATCH_ROWS, Plan, check_batch_size, plan_batches
 from dask_tfrecord.feed.tensorflow_io import Client
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import BatchKeywords, BatchMode, DetectedBatchKeywords
+from dask_tfrecord.keywords.public_functions import public_function
+from dask_tfrecord.storage.store import Store
 
 _KINDS = "'tcp://host:port', 'unix://path' or 'fd://number'"
 

@@ -11,12 +11,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import LastBatch, PathOrMixture, ReadKeywords, Shuffle, Uneven, Until
 from dask_tfrecord.errors import SchemaError, check_instance
-from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import SHUFFLE_BUFFER, Plan, plan_batches
 from dask_tfrecord.feed.epochs import Epochs
 from dask_tfrecord.feed.feature_specs import FeatureSpec, Tensors, feature_spec, tensor_type
 from dask_tfrecord.feed.numpy_columns import (
@@ -27,11 +23,15 @@ from dask_tfrecord.feed.numpy_columns import (
     column_to_numpy,
     numpy_columns,
 )
-from dask_tfrecord.feed.resume_position import State, epoch_of
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.feed.rows.epoch_order import SHUFFLE_BUFFER, Plan, plan_batches
+from dask_tfrecord.feed.rows.resume_position import State, epoch_of
+from dask_tfrecord.feed.rows.sources import check_label, checked_names
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import LastBatch, PathOrMixture, ReadKeywords, Shuffle, Uneven, Until
+from dask_tfrecord.keywords.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import row_shape
+from dask_tfrecord.storage.paths import PathLike
 
 # Allocating and freeing a block of this many bytes once makes glibc keep more freed memory instead of
 # returning it to the system (see mallopt(3)). For images of 100 KB, keeping freed memory saves a third of the

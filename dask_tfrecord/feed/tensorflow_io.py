@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.arguments import BatchMode
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.numpy_columns import fill_value
+from dask_tfrecord.keywords.arguments import BatchMode
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text, scalar_kind
 from dask_tfrecord.schema.storage_values import integer_type

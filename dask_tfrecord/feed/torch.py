@@ -13,13 +13,9 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import ChainDataset, Dataset, IterableDataset, default_collate, get_worker_info
 
-from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, LastBatch, PathOrMixture, TableKeywords, Uneven
 from dask_tfrecord.errors import Remedy, TFRecordError
-from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, as_batch
-from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
 from dask_tfrecord.feed.epochs import SHARED_NUMBERS, Epochs, Iteration, Start, ended
 from dask_tfrecord.feed.numpy_columns import (
     Array,
@@ -31,12 +27,15 @@ from dask_tfrecord.feed.numpy_columns import (
     fill_value,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resume_position import State, checked_states, epoch_of, no_states
-from dask_tfrecord.feed.worker_messages import for_message, jagged
-from dask_tfrecord.feed.worker_statistics import WorkerStatistics
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.feed.rows.epoch_order import checked_ranks, plan_batches
+from dask_tfrecord.feed.rows.resume_position import State, checked_states, epoch_of, no_states
+from dask_tfrecord.feed.rows.sources import check_label, checked_names
+from dask_tfrecord.feed.workers import WorkerStatistics, for_message, jagged
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.arguments import BatchKeywords, LastBatch, PathOrMixture, TableKeywords, Uneven
+from dask_tfrecord.keywords.public_functions import calling, public_function
 from dask_tfrecord.schema.logical_types import is_binary, value_type
+from dask_tfrecord.storage.paths import PathLike
 
 Tensors: TypeAlias = dict[str, Any]
 

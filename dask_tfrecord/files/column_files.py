@@ -29,13 +29,13 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.bounded_parquet import read_bounded
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.record_file import rows_without_columns
-from dask_tfrecord.files.storage.forked import in_forked_processes
-from dask_tfrecord.files.storage.range_requests import ByteRange
-from dask_tfrecord.files.storage.reader import PartialFile
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.failures import hide, secrets_of
+from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.reader import PartialFile
+from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from dask_tfrecord.errors import (
     Remedy,
     TFRecordError,
 )
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]

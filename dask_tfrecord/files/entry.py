@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import KIND_TYPES, Statistics
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.file_list import FileList
-from dask_tfrecord.files.storage.paths import name_of
+from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.storage.paths import name_of
 
 PART_NAME = re.compile(
     r"part-(?P<run>[0-9a-f]{32})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?"

@@ -35,10 +35,10 @@ from dask_tfrecord.files.entry import (
 )
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import has_all
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
+from dask_tfrecord.storage.store import Store
 
 # At most this many bytes of one file's blocks wait for compression. The limit bounds the memory of a task on
 # machines with many processors.

@@ -23,15 +23,15 @@ from dask_tfrecord.codec import HEADER_BYTES, Inference, find_record, frame_size
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.filesystem import is_web
-from dask_tfrecord.files.storage.range_requests import ByteRange
-from dask_tfrecord.files.storage.reader import FileReader
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
+from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.filesystem import is_web
+from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.reader import FileReader
+from dask_tfrecord.storage.store import Store
 
 # The type of a function that works like `map`, but may make the calls in parallel. The results are in the
 # order of the arguments.

@@ -26,8 +26,8 @@ from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import Chunk, RecordFile, Result
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import Numbers
+from dask_tfrecord.storage.store import Store
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 

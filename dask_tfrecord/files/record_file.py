@@ -40,8 +40,6 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import Losses, locate_error
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.regular_files import open_regular
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import (
     WINDOW_BYTES,
     Allocate,
@@ -54,6 +52,8 @@ from dask_tfrecord.files.window import (
     record_bounds,
 )
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.regular_files import open_regular
+from dask_tfrecord.storage.store import Store
 
 # The Arrow type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())

@@ -15,9 +15,9 @@ from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.record_file import TABLE_BYTES, RecordFile, TableReader
 from dask_tfrecord.files.splits import Split, groups_by_bytes
-from dask_tfrecord.files.storage.range_requests import ByteRange
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
+from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.store import Store
 
 # Buffers, and an array with a row for each requested record: the index of the buffer, and the record's start
 # and end in this buffer.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints
 from dask_tfrecord.files.column_files import create_column_file
 from dask_tfrecord.files.entry import ColumnFile
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 # A data file with fewer stored bytes than this gets no column file.
 LEAST_FILE_BYTES = 1 << 23

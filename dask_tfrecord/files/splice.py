@@ -56,17 +56,17 @@ from dask_tfrecord.files.entry import (
     file_statistics,
     merge_statistics,
 )
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.small_columns import SmallColumns
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.range_requests import ByteRange
-from dask_tfrecord.files.storage.reader import FileReader
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot, read_exactly, record_bounds
 from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.reader import FileReader
+from dask_tfrecord.storage.store import Store
 
 # A block: the decompressed content, the number of records, and the stored bytes. The content is valid until
 # the next block is read. The stored bytes are empty if the content must first be compressed.

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import Block, ColumnFile, read_column_files
-from dask_tfrecord.files.storage.file_list import FileInfo, FileList
-from dask_tfrecord.files.storage.range_requests import ByteRange
+from dask_tfrecord.files.file_list import FileInfo, FileList
+from dask_tfrecord.storage.range_requests import ByteRange
 
 _FIRST = Block(0, 0, 0)
 

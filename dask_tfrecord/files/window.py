@@ -35,12 +35,12 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.files.damage import not_tfrecord
 from dask_tfrecord.files.entry import is_part
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.expected_files import rewritten, stamp_of
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.reader import Checksum, ChecksumReader, FileReader
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.expected_files import rewritten, stamp_of
+from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader
+from dask_tfrecord.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
 Allocate = Callable[[int], memoryview]

@@ -1,6 +1,6 @@
 """Only operations that must find files which no snapshot lists list the files of a dataset, each once.
 
-Modules: dataset.snapshot.check, dataset.snapshot.visibility, public_dataset, description.
+Modules: dataset.snapshot.check, dataset.snapshot.visibility, api.dataset, api.description, api.explain.
 """
 
 import shutil

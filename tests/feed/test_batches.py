@@ -1,6 +1,6 @@
 """`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state.
 
-Modules: feed.batches, feed.batch_sources, feed.numpy_columns, feed.resume_position.
+Modules: feed.batches, feed.rows.sources, feed.numpy_columns, feed.rows.resume_position.
 """
 
 import json
@@ -22,9 +22,9 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import FileChangedError, TFRecordError
 from dask_tfrecord.feed import batches as module
-from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed.rows import epoch_order
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
 from dask_tfrecord.files import file_writer
 
 ROWS = 1003

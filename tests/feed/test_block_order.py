@@ -1,6 +1,6 @@
 """``shuffle="blocks"``: one order for all doors, every row once, each block read once, and its statistics.
 
-Modules: feed.epoch_order.
+Modules: feed.rows.epoch_order.
 """
 
 import random
@@ -17,7 +17,8 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.feed import RecordTable, epoch_order, iter_batches, record_buffers, record_table
+from dask_tfrecord.feed import RecordTable, iter_batches, record_table
+from dask_tfrecord.feed.rows import epoch_order, record_buffers
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.record_file import RecordFile, Records
 

@@ -1,6 +1,6 @@
 """Each keyword of the feeds has an effect beside each other keyword, or raises.
 
-Modules: feed.epoch_order, feed.batches, feed.numpy_columns, feed.feature_specs, arguments.
+Modules: feed.rows.epoch_order, feed.batches, feed.numpy_columns, feed.feature_specs, keywords.arguments.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """With ``elastic=``, the batches of all shards together are the same for any number of shards and parts.
 
-Modules: feed.resume_position, feed.sequence_reader, feed.batches.
+Modules: feed.rows.resume_position, feed.rows.sequence_reader, feed.batches.
 """
 
 import gzip
@@ -25,9 +25,9 @@ from small_blocks import small_blocks
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.errors import RemedyWarning
-from dask_tfrecord.feed.batch_sources import DatasetSource
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
+from dask_tfrecord.feed.rows.sources import DatasetSource
 
 SIZES = [24, 97, 403]
 

@@ -1,6 +1,6 @@
 """`elastic=n`: equal global batches for every number of ranks and workers, before and after every resume.
 
-Modules: feed.batches, feed.epoch_order, feed.resume_position, feed.torch, feed.tensorflow.
+Modules: feed.batches, feed.rows.epoch_order, feed.rows.resume_position, feed.torch, feed.tensorflow.
 """
 
 import gzip
@@ -26,9 +26,9 @@ from small_blocks import small_blocks
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed.rows import epoch_order
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create"

@@ -29,7 +29,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import Dataset, SchemaError, TFRecordError, open_dataset, to_tfrecord
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.feed.polars import scan_tfrecord
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "20"))

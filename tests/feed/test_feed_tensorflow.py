@@ -1,6 +1,6 @@
 """TensorFlow: elements that equal those of its own parser, feature specs, changed files, resuming.
 
-Modules: feed.tensorflow, feed.resume_position.
+Modules: feed.tensorflow, feed.rows.resume_position.
 """
 
 import datetime

@@ -1,6 +1,6 @@
 """Reading ahead: the same batches however far threads read, bounded memory, and what the statistics count.
 
-Modules: feed.look_ahead, feed.batch_statistics, feed.epoch_order.
+Modules: feed.rows.look_ahead, feed.batch_statistics, feed.rows.epoch_order.
 """
 
 import json
@@ -19,11 +19,12 @@ from servers import LinkedStore
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.feed import batch_statistics, epoch_order, iter_batches, look_ahead
-from dask_tfrecord.feed.batch_sources import DatasetSource
+from dask_tfrecord.feed import batch_statistics, iter_batches
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters, waiting_message
-from dask_tfrecord.feed.epoch_order import Prefetch, Span, make_order, merged
-from dask_tfrecord.feed.look_ahead import Depth, LookAhead, PieceReader
+from dask_tfrecord.feed.rows import epoch_order, look_ahead
+from dask_tfrecord.feed.rows.epoch_order import Prefetch, Span, make_order, merged
+from dask_tfrecord.feed.rows.look_ahead import Depth, LookAhead, PieceReader
+from dask_tfrecord.feed.rows.sources import DatasetSource
 from dask_tfrecord.files import file_writer
 
 ROWS = 2003

@@ -1,6 +1,6 @@
 """Mixtures: exact proportions at every prefix, the rows of each source once in a pass, and exact resumes.
 
-Modules: feed.mixtures, feed.mixed_source, feed.resume_position.
+Modules: feed.rows.mixtures, feed.rows.mixed_source, feed.rows.resume_position.
 """
 
 import json
@@ -30,7 +30,7 @@ from small_blocks import small_blocks
 import dask_tfrecord
 from dask_tfrecord.feed import mix
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
 
 # The rows and the files of each source. The ids of a source begin at its index, times `FAR`.
 SOURCES: list[tuple[int, int, dict[str, Any]]] = [

@@ -1,6 +1,7 @@
 """A mixture draws each source in its proportion at every row, and resumes exactly.
 
-Modules: feed.mixtures, feed.mixed_source, feed.batches, feed.resume_position, feed.torch, feed.tensorflow.
+Modules: feed.rows.mixtures, feed.rows.mixed_source, feed.batches, feed.rows.resume_position, feed.torch,
+feed.tensorflow.
 """
 
 import json
@@ -19,8 +20,9 @@ from small_blocks import small_blocks
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.errors import Remedy
-from dask_tfrecord.feed import Batches, epoch_order, iter_batches, mix
-from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed import Batches, iter_batches, mix
+from dask_tfrecord.feed.rows import epoch_order
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
 
 SIZES = {"web": 1000, "books": 300, "code": 77}
 SHARES = {"web": Fraction(7, 10), "books": Fraction(2, 10), "code": Fraction(1, 10)}

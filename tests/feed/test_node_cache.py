@@ -1,6 +1,6 @@
 """A cache on a local disk: later epochs of every feed read no byte from the store, and no rows differ.
 
-Modules: feed.batches, feed.torch, feed.epoch_order, files.storage.block_cache.
+Modules: feed.batches, feed.torch, feed.rows.epoch_order, storage.block_cache.
 """
 
 import io
@@ -23,8 +23,8 @@ from store_link import Traffic
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.feed import Batches, RecordTable, iter_batches
-from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files.storage.block_cache import BLOCK_BYTES
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
+from dask_tfrecord.storage.block_cache import BLOCK_BYTES
 
 ROWS = 6_000
 

@@ -1,6 +1,6 @@
 """Random access to a remote dataset: all data that a batch needs are requested at once, and only once.
 
-Modules: feed.record_buffers, feed.record_table, row_selection.
+Modules: feed.rows.record_buffers, feed.record_table, collection.numbered_rows.
 """
 
 import os
@@ -18,9 +18,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from servers import LinkedStore
 
-from dask_tfrecord import FileChangedError, open_dataset, read_tfrecord, row_selection, to_tfrecord
-from dask_tfrecord.dataset.read import read_task
-from dask_tfrecord.feed import RecordTable, record_buffers, record_table
+from dask_tfrecord import FileChangedError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.collection import numbered_rows
+from dask_tfrecord.dataset.read import task
+from dask_tfrecord.feed import RecordTable, record_table
+from dask_tfrecord.feed.rows import record_buffers
 from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -324,7 +326,7 @@ def test_records_of_a_block_are_copied_without_the_rest_of_it() -> None:
 def test_take_reads_the_blocks_of_random_rows_at_once(
     remote: str, linked: LinkedStore, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(numbered_rows, "BLOCK_BYTES", 1 << 13)
     dataset = open_dataset(remote, storage_options=linked.options)
     rows = np.random.default_rng(6).integers(0, ROWS, 8)
     dataset.take(rows[:1])  # also reads the snapshot
@@ -338,8 +340,8 @@ def test_take_reads_the_blocks_of_random_rows_at_once(
 def test_rows_of_many_blocks_are_read_in_bounded_parts(
     bytes_at_once: int, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_task, "_BYTES_AT_ONCE", bytes_at_once)
-    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(task, "_BYTES_AT_ONCE", bytes_at_once)
+    monkeypatch.setattr(numbered_rows, "BLOCK_BYTES", 1 << 10)
     MemoryFileSystem.store.clear()
     write(MemoryFileSystem(), "memory://bucket/dataset", frame, compression="gzip")
     rows = np.random.default_rng(7).integers(0, ROWS, 200)

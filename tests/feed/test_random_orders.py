@@ -1,6 +1,6 @@
 """Random orders: every order is as likely as any other, and no order depends on another one.
 
-Modules: feed.epoch_order, feed.keras, feed.tensorflow.
+Modules: feed.rows.epoch_order, feed.keras, feed.tensorflow.
 """
 
 from collections import Counter
@@ -17,8 +17,8 @@ from interrupted import interrupt
 
 from dask_tfrecord import TFRecordError, to_tfrecord
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.feed.epoch_order import make_order
-from dask_tfrecord.feed.resume_position import CHECKSUM
+from dask_tfrecord.feed.rows.epoch_order import make_order
+from dask_tfrecord.feed.rows.resume_position import CHECKSUM
 
 LARGE = 1_100_000  # the size of a row that has a block of its own
 

@@ -1,6 +1,6 @@
 """Offsets in column files: a table opens without the data, and never uses offsets of other files.
 
-Modules: feed.record_buffers, feed.record_table.
+Modules: feed.rows.record_buffers, feed.record_table.
 """
 
 import gzip
@@ -26,7 +26,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.feed import RecordTable, record_buffers, record_table
+from dask_tfrecord.feed import RecordTable, record_table
+from dask_tfrecord.feed.rows import record_buffers
 from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records

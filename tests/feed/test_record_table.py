@@ -1,6 +1,6 @@
 """`RecordTable`: records by number in any order, from any codec, and from several threads.
 
-Modules: feed.record_table, feed.record_buffers.
+Modules: feed.record_table, feed.rows.record_buffers.
 """
 
 import os
@@ -23,12 +23,12 @@ from oracle import Feature, Record
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError
-from dask_tfrecord.feed import record_buffers
 from dask_tfrecord.feed import record_table as module
 from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import plan_batches
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.feed.rows import record_buffers
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
 from dask_tfrecord.files import file_writer
 
 ROWS = 503

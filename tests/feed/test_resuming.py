@@ -1,6 +1,6 @@
 """A state resumes with other numbers of shards and parts, and on the version of the dataset that it names.
 
-Modules: feed.resume_position, feed.epoch_order.
+Modules: feed.rows.resume_position, feed.rows.epoch_order.
 """
 
 import json
@@ -23,7 +23,7 @@ from small_blocks import small_blocks
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed.rows.epoch_order import plan_batches
 
 ROWS = 403
 

@@ -1,6 +1,6 @@
 """Threads and processes that share a source, a table or a dataset see each of its states complete.
 
-Modules: feed.batch_sources, feed.record_table, feed.record_buffers, collection.opened_path,
+Modules: feed.rows.sources, feed.record_table, feed.rows.record_buffers, collection.opened_path,
 collection.scheduler, lazy, codec.
 """
 
@@ -21,9 +21,9 @@ import pandas as pd
 import pytest
 
 from dask_tfrecord import open_dataset, to_tfrecord
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.feed.batch_sources import DatasetSource
+from dask_tfrecord.feed.rows.sources import DatasetSource
 
 PIECES, ROWS = 50, 1000
 

@@ -1,6 +1,6 @@
 """A shuffle that keeps encoded records returns what a shuffle of decoded rows returns, row by row.
 
-Modules: feed.batch_sources.
+Modules: feed.rows.sources.
 """
 
 import json
@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.codec import scan
-from dask_tfrecord.feed import batch_sources, epoch_order, sequence_reader
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import Plan, plan_batches
+from dask_tfrecord.feed.rows import epoch_order, sequence_reader, sources
+from dask_tfrecord.feed.rows.epoch_order import Plan, plan_batches
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.record_file import RecordFile
 
@@ -74,7 +74,7 @@ def small_blocks() -> Any:
         patch.setattr(file_writer, "BLOCK_BYTES", 1 << 11)
         patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 12)
         patch.setattr(sequence_reader, "_TABLE_BYTES", 1 << 12)
-        patch.setattr(batch_sources, "_PART_BYTES", 1 << 16)
+        patch.setattr(sources, "_PART_BYTES", 1 << 16)
         yield
 
 
@@ -169,12 +169,12 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 50_000)
     kept = []
 
-    class Recorded(batch_sources.RecordWindow):
-        def __init__(self, source: Any, pieces: list[batch_sources.EncodedRows], *others: Any) -> None:
+    class Recorded(sources.RecordWindow):
+        def __init__(self, source: Any, pieces: list[sources.EncodedRows], *others: Any) -> None:
             super().__init__(source, pieces, *others)
             kept.append([piece.nbytes for piece in pieces])
 
-    monkeypatch.setattr(batch_sources, "RecordWindow", Recorded)
+    monkeypatch.setattr(sources, "RecordWindow", Recorded)
     batches = iter_batches(datasets["example"], 64, shuffle=True, seed=1)
     found, states = [], []
     for batch in batches:

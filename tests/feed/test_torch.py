@@ -1,6 +1,6 @@
 """PyTorch: every row once across workers and ranks, resuming with any numbers of these.
 
-Modules: feed.torch, feed.resume_position, feed.worker_statistics.
+Modules: feed.torch, feed.rows.resume_position, feed.workers.
 """
 
 import json

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import dask_tfrecord  # noqa: E402
 from dask_tfrecord import TFRecordError  # noqa: E402
-from dask_tfrecord.feed import epoch_order  # noqa: E402
+from dask_tfrecord.feed.rows import epoch_order  # noqa: E402
 from dask_tfrecord.feed.torch import TFRecordBatches  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(

@@ -1,6 +1,6 @@
 """The program of the page about DDP, started by torchrun.
 
-Modules: feed.torch, feed.epochs, feed.resume_position.
+Modules: feed.torch, feed.epochs, feed.rows.resume_position.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """Batches from DataLoader workers: the same elements as without workers, in few buffers, without leaks.
 
-Modules: feed.worker_messages, feed.torch.
+Modules: feed.workers, feed.torch.
 """
 
 import copy
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import dask_tfrecord  # noqa: E402
 from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable, to_tensors  # noqa: E402
-from dask_tfrecord.feed.worker_messages import Packed  # noqa: E402
+from dask_tfrecord.feed.workers import Packed  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning",

@@ -1,6 +1,6 @@
 """An epoch from a store with DataLoader workers takes no more requests than without workers.
 
-Modules: feed.torch, feed.batch_sources.
+Modules: feed.torch, feed.rows.sources.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import dask_tfrecord  # noqa: E402
-from dask_tfrecord.feed import epoch_order  # noqa: E402
+from dask_tfrecord.feed.rows import epoch_order  # noqa: E402
 from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(

@@ -1,6 +1,6 @@
 """Column files hold exactly what decoding the records gives, and any doubt about them is noticed.
 
-Modules: files.column_files, files.file_writer, dataset.maintenance.full_scan.
+Modules: files.column_files, files.file_writer, dataset.rewrite.verify, dataset.rewrite.add_snapshot.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, WrittenColumns, write_files
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 NAME = f"_tfrecord/columns/{'a' * 32}-00000.parquet"
 

@@ -29,13 +29,13 @@ from dask_tfrecord.dataset.read.discovery import one_by_one
 from dask_tfrecord.files import record_file, window
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split, cut
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 SKIP = ReadOptions(damage=DamagePolicy("skip"))
 NUMBERS = Schema.from_arrow(pa.schema({"n": pa.int64()}))

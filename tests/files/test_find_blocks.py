@@ -21,11 +21,11 @@ from dask_tfrecord.dataset.read.discovery import one_by_one
 from dask_tfrecord.files import find_blocks as module
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.splits import BlockIndex
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

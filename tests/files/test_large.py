@@ -22,15 +22,15 @@ from split_table import read_table, whole_file
 
 from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Encoder
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.files import record_file
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 GIB = 1 << 30
 STARTS = [2 * GIB - 7, 2 * GIB, 4 * GIB - 7, 4 * GIB, 40 * GIB + 3]

@@ -1,6 +1,6 @@
 """Files whose names have no codec suffix, or the suffix of another codec: the content decides.
 
-Modules: files.storage.location, description.
+Modules: storage.location, api.description, api.explain.
 """
 
 import shutil
@@ -14,8 +14,8 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage.reader import FileReader
-from dask_tfrecord.files.storage.store import LocalStore
+from dask_tfrecord.storage.reader import FileReader
+from dask_tfrecord.storage.store import LocalStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

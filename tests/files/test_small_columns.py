@@ -24,13 +24,13 @@ from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files import column_files, file_writer, small_columns
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 LEAST, PART, STEP, WAITING = 1_000, 10, 1_500, 300
 

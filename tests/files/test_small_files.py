@@ -1,6 +1,6 @@
 """Files read together, and records read by number: the rows stay the same.
 
-Modules: files.record_file, files.selected_records, files.storage.reader.
+Modules: files.record_file, files.selected_records, storage.reader.
 """
 
 import os
@@ -17,19 +17,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    FileChangedError,
-    open_dataset,
-    read_tfrecord,
-    row_selection,
-    to_tfrecord,
-)
-from dask_tfrecord.dataset.read import column_reads, read_task
+from dask_tfrecord import CorruptRecordError, FileChangedError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.collection import numbered_rows
+from dask_tfrecord.dataset.read import column_reads, task
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
 from dask_tfrecord.files.record_file import TableReader
-from dask_tfrecord.files.storage.reader import FileReader
+from dask_tfrecord.storage.reader import FileReader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -174,7 +168,7 @@ def test_files_without_any_row_have_no_path(tmp_path: Path, name: str) -> None:
 def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files in each of two directories, with blocks of about 50 records."""
     monkeypatch.setattr(file_writer, "BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(numbered_rows, "BLOCK_BYTES", 1)
     frame = pd.DataFrame({"n": range(1000), "text": [str(n) * (n % 9) for n in range(1000)]})
     frame["half"] = frame["n"] // 500
     to_tfrecord(
@@ -194,7 +188,7 @@ def selected(root: Path, rows: Any, **read: Any) -> Any:
     """The result of ``take``, which is the same if whole splits are read."""
     found = result_of(lambda: open_dataset(root, **read).take(rows).to_dict("list"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_task, "_DENSE", 1000)
+        patch.setattr(task, "_DENSE", 1000)
         assert found == result_of(lambda: open_dataset(root, **read).take(rows).to_dict("list"))
     return found
 

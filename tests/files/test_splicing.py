@@ -29,7 +29,7 @@ from dask_tfrecord.files import file_writer
 from dask_tfrecord.files import splice as splicing
 from dask_tfrecord.files.entry import Block, FileEntry
 from dask_tfrecord.files.splice import RecordMask, remove_records, splice
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
 SMALL_BLOCK = 10_000

@@ -30,9 +30,9 @@ from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage import read_ahead
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage import read_ahead
+from dask_tfrecord.storage.store import Store
 
 ROWS = 3_000
 TABLE = pa.table({"n": pa.array(range(ROWS)), "text": [f"row {n}" * (n % 9) for n in range(ROWS)]})

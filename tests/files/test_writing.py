@@ -1,6 +1,6 @@
 """Written files: blocks where a read can start, limits of size, reproducible bytes, and checksums.
 
-Modules: files.file_writer, files.storage.store.
+Modules: files.file_writer, storage.store.
 """
 
 import bz2
@@ -25,12 +25,12 @@ from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import FileChangedError, SchemaError, TFRecordError
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
 deflates = pytest.mark.parametrize("compression", ["gzip", "zlib"])
@@ -233,7 +233,7 @@ import pyarrow as pa
 from memory import peak_kib
 from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.files.file_options import WriteOptions
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.fields import Schema
 

@@ -7,8 +7,8 @@ import oracle
 import pyarrow as pa
 from oracle import Record
 
+from dask_tfrecord.dataset.read.columns import ReadRequest
 from dask_tfrecord.dataset.read.discovery import open_path
-from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.schema.fields import Schema
 
 

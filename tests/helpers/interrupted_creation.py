@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 
 def interrupt_creations(store: Store, size: int, error: type[BaseException]) -> None:

@@ -5,12 +5,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
 
-from dask_tfrecord.dataset.query.comparison_keys import (
-    WrongTypeError,
-    comparison_key,
-    has_nan,
-    is_comparable,
-)
+from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError, comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.predicates import (
     COMPARE,
     Ambiguous,

@@ -18,11 +18,11 @@ import pyarrow as pa
 from dask.dataframe import methods
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import encode
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 # The global names that the text of a query uses.
 NAMES = {

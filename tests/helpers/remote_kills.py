@@ -25,7 +25,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 
 import dask_tfrecord
 from dask_tfrecord.files import small_columns
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 Options = dict[str, Any]
 

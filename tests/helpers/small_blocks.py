@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dask_tfrecord.feed import epoch_order
+from dask_tfrecord.feed.rows import epoch_order
 from dask_tfrecord.files import file_writer
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_tfrecord import open_dataset, read_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 
 def collection(*values: int, npartitions: int = 2, **columns: Any) -> dd.DataFrame:

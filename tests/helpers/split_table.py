@@ -5,12 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 
 def whole_file(path: Path | str, storage_options: dict[str, Any] | None = None) -> tuple[Store, Split]:

@@ -9,12 +9,12 @@ from split_table import read_table
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.codec.codecs import Compression, detect, suffix_of
 from dask_tfrecord.files.entry import Block, FileEntry
+from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import FileInfo
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 ROWS = pa.table(
     {

@@ -254,7 +254,7 @@ def test_files_of_a_killed_write_are_ignored(tmp_path: Path, monkeypatch: pytest
     to_tfrecord(collection(table), tmp_path / "a")
     with monkeypatch.context() as patched:
         patched.setattr("dask_tfrecord.dataset.write.transaction.Transaction._store", kill)
-        patched.setattr("dask_tfrecord.collection.writer.abandon", lambda run: None)
+        patched.setattr("dask_tfrecord.api.write.abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(collection(table), tmp_path / "a", append=True)
     found, reported = read(tmp_path / "a")

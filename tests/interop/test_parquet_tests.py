@@ -1,6 +1,6 @@
 """Dask's own Parquet tests with TFRecord in the place of Parquet. docs/testing.md lists those that fail.
 
-Modules: collection.reader, collection.writer.
+Modules: api.read, api.write.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """Files of other writers: a read returns exactly their rows.
 
-Modules: collection.reader, files.record_file.
+Modules: api.read, files.record_file.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """TensorFlow reads our files with the same values, also in the same process.
 
-Modules: codec, collection.writer, files.column_files, files.entry.
+Modules: codec, api.write, files.column_files, files.entry.
 """
 
 import datetime

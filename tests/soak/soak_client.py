@@ -20,7 +20,7 @@ from distributed import Client
 from soak_model import PARTS, Chunk, Seen, Write
 
 import dask_tfrecord
-from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits, rewrites
+from dask_tfrecord.dataset.rewrite import add_snapshot, compact, delete, versions
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 KEYS = "abcde"
@@ -66,9 +66,9 @@ class Event:
 def run(address: str, path: str, orders: Connection, environment: Mapping[str, str]) -> None:
     """Do the operations of each order. An order has a seed, the first number, the kinds, and rows."""
     os.environ.update(environment)
-    for module in (rewrites, metadata_commits):
+    for module in (compact, delete, versions):
         commit_late(module, "commit")
-    commit_late(full_scan, "store_snapshot")
+    commit_late(add_snapshot, "store_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:

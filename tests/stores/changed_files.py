@@ -16,7 +16,7 @@ from pattern_names import rows
 
 from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 NUMBERS = [*range(6)]
 

@@ -14,9 +14,9 @@ from pattern_names import PatternNames, killed_before_the_commit, rows
 from strides import IS_FULL
 
 from dask_tfrecord import Writer, open_dataset, to_tfrecord
+from dask_tfrecord.dataset.names import open_runs
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import open_runs
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 # The rows before each change, and for each kind of change the rows after it.
 OLD = [0, 1, 2]

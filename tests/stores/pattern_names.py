@@ -25,7 +25,7 @@ def killed_before_the_commit() -> Iterator[None]:
     """Leave a write in the body of the with statement as if its process were killed before the commit."""
     with (
         patch("dask_tfrecord.collection.expr.write_expression.commit", side_effect=KeyboardInterrupt),
-        patch("dask_tfrecord.collection.writer.abandon"),
+        patch("dask_tfrecord.api.write.abandon"),
         pytest.raises(KeyboardInterrupt),
     ):
         yield

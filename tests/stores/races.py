@@ -4,7 +4,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 # The number of files.
 ROUNDS = 40

@@ -1,6 +1,6 @@
 """The suite of stores on Azure Blob Storage: adlfs and Azurite.
 
-Modules: files.storage.azure, files.storage.store, files.storage.uploading.
+Modules: storage.azure, storage.store, storage.uploading.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from sftp_server import free_port
 from store_link import store_link
 
 from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.files.storage.expected_files import stamp_of
-from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import store_failure
+from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.storage.expected_files import stamp_of
+from dask_tfrecord.storage.failures import store_failure
+from dask_tfrecord.storage.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ A proxy spoils the first request of a job, in the next run its second, and so on
 default, a sample is tried. ``DASK_TFRECORD_FAULTS=1`` spoils every request to S3 and to a web server in every
 way; 7 in place of 1 tries a seventh of them.
 
-Modules: files.storage.store, dataset.write.transaction.
+Modules: storage.store, dataset.write.transaction.
 """
 
 import logging
@@ -32,7 +32,7 @@ from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

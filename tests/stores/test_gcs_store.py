@@ -1,6 +1,6 @@
 """The suite of stores on Google Cloud Storage: gcsfs and an emulator in this process.
 
-Modules: files.storage.store, files.storage.uploading.
+Modules: storage.store, storage.uploading.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from google_emulator import emulator
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # otherwise gcsfs looks up each bucket over gRPC
 import gcsfs.retry
 
-from dask_tfrecord.files.storage import uploading
+from dask_tfrecord.storage import uploading
 
 _buckets = count()
 

@@ -1,6 +1,7 @@
 """Web servers, with and without support for ranges, with and without pages that list directories.
 
-Modules: files.storage.cached_files, files.storage.listing, files.storage.reader.
+Modules: storage.cached_files, dataset.listing, storage.paths, storage.buckets, storage.failures,
+storage.reader.
 """
 
 import warnings
@@ -30,9 +31,9 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.files.storage import range_requests
-from dask_tfrecord.files.storage.range_requests import ByteRange, is_passing
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage import range_requests
+from dask_tfrecord.storage.range_requests import ByteRange, is_passing
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,6 @@
 """The suite of stores on the local disk.
 
-Modules: files.storage.store, dataset.write.transaction.
+Modules: storage.store, dataset.write.transaction.
 """
 
 import sys

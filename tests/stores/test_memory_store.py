@@ -1,6 +1,6 @@
 """The suite of stores on fsspec's filesystem in memory, which can rename.
 
-Modules: files.storage.store.
+Modules: storage.store.
 """
 
 from collections.abc import Iterator

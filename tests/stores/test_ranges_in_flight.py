@@ -4,7 +4,7 @@ A read of a file, or of a partition of several files, has many requests for data
 one of them, in the next run another one, each in another way. ``DASK_TFRECORD_FAULTS=1`` spoils each request
 in each way. An iteration that ends early leaves nothing behind.
 
-Modules: files.storage.read_ahead, files.storage.range_requests, files.storage.reader.
+Modules: storage.read_ahead, storage.range_requests, storage.reader.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from strides import IS_FULL, every
 
 from dask_tfrecord import FileChangedError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.files.storage import read_ahead
+from dask_tfrecord.storage import read_ahead
 
 # Each file has several requests, the first of which are small.
 ROWS = 24_000

@@ -1,6 +1,6 @@
 """The suite of stores on S3: s3fs, a server of moto in this process, and OpenStack Swift with its S3 API.
 
-Modules: files.storage.store, files.storage.uploads.
+Modules: storage.store, storage.buckets.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,11 +32,11 @@ from strides import every
 from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import TFRecordError, Writer, exists, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.orphans import last_modified
-from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.uploads import unfinished_uploads
+from dask_tfrecord.storage.buckets import unfinished_uploads
+from dask_tfrecord.storage.store import Store
 
 _buckets = count()
 

@@ -1,6 +1,6 @@
 """The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server.
 
-Modules: files.storage.sftp, files.storage.store.
+Modules: storage.sftp, storage.store.
 """
 
 import os
@@ -20,7 +20,7 @@ from races import check_race
 from sftp_server import free_port, needs_sshd, sftp_server
 
 from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.dataset.listing import list_files
 
 
 @pytest.fixture(scope="module")

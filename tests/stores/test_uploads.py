@@ -1,6 +1,6 @@
 """Uploads to S3: their parts travel at the same time, and a file appears as a whole or not at all.
 
-Modules: files.storage.uploading, files.storage.uploads, files.storage.store, files.file_writer.
+Modules: storage.uploading, storage.buckets, storage.store, files.file_writer.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from servers import LinkedStore
 from store_link import Kind, Traffic
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.files.storage import uploading
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.uploads import unfinished_uploads
+from dask_tfrecord.storage import uploading
+from dask_tfrecord.storage.buckets import unfinished_uploads
+from dask_tfrecord.storage.store import Store
 
 PART = uploading.PART_BYTES
 
@@ -171,7 +171,7 @@ def test_an_upload_that_is_open_at_the_exit_of_the_process_does_not_appear(
     linked: LinkedStore, store: Store, past: Store
 ) -> None:
     script = (
-        "import sys, json; from dask_tfrecord.files.storage.store import Store\n"
+        "import sys, json; from dask_tfrecord.storage.store import Store\n"
         "store = Store.at(sys.argv[1], json.loads(sys.argv[2]))\n"
         "made = store.create(store.join('file')); file = made.__enter__(); file.write(bytes(20_000_000))\n"
         "print('open')"

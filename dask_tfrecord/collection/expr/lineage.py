@@ -38,14 +38,14 @@ from dask_tfrecord.collection.expr.read_expression import ReadTFRecord
 from dask_tfrecord.collection.frames import pandas_to_arrow
 from dask_tfrecord.collection.frames.pandas_to_arrow import is_object
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.feature_maps import as_read
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.form_transport import feature_lists_in_attrs, forms_in_attrs
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
 from dask_tfrecord.schema.stored_form import StoredForm
+from dask_tfrecord.storage.store import Store
 
 # Expressions that select columns or rows, or move rows between partitions, without changing a value.
 _VALUE_PRESERVING = (

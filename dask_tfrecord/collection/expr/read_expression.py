@@ -31,8 +31,8 @@ from dask_tfrecord.collection.expr.optimizations import decision, partitions_per
 from dask_tfrecord.collection.expr.read_tasks import Reader, ReadTask
 from dask_tfrecord.collection.frames import arrow_to_pandas
 from dask_tfrecord.collection.scheduler import check_cluster
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema

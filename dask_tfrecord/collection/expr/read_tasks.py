@@ -23,13 +23,13 @@ from dask.typing import Key
 from dask_tfrecord.collection.frames import arrow_to_pandas
 from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.dataset.query.predicates import Predicate
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import READ, CorruptRecordWarning, located
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.failures import redact_errors
 
 # Tasks are pickled with the splits of their neighbours, about this many splits together. With fewer splits, a
 # graph with many tasks would be larger. With more splits, a single task would be larger.

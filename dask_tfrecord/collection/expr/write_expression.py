@@ -38,9 +38,9 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit, written
 from dask_tfrecord.errors import TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.failures import redact_errors
 
 
 @redact_errors

@@ -23,12 +23,7 @@ from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
 from dask_tfrecord.schema.conversion import check_kind, convert, widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
-from dask_tfrecord.schema.logical_types import (
-    innermost,
-    is_binary,
-    is_text,
-    value_type,
-)
+from dask_tfrecord.schema.logical_types import innermost, is_binary, is_text, value_type
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 # Types of objects whose text contains the complete value. The text of an image object, for example, may

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.files.storage.file_list import FileList, statistics_name, value_name
+from dask_tfrecord.files.file_list import FileList, statistics_name, value_name
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import is_binary, is_text, scalar_kind, value_type
 

@@ -38,7 +38,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     scalar_from_key,
 )
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import is_binary, is_text, value_type
 

@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     range_of_values,
 )
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
-from dask_tfrecord.dataset.read.partition import PlannedPartition
+from dask_tfrecord.dataset.read.partitions import PlannedPartition
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, starmap
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -21,19 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.partitioning import group, to_values
-from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.dataset.listing import Listing, as_paths, list_files, nothing_at, with_trailing_slash
+from dask_tfrecord.dataset.partitioning import to_values
 from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
-from dask_tfrecord.dataset.read.inferred_schema import infer_columns
-from dask_tfrecord.dataset.read.layouts import (
-    SPLIT,
-    choose_files,
-    described_directories,
-)
-from dask_tfrecord.dataset.read.lazy_partitions import LazyPartitions
-from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
-from dask_tfrecord.dataset.read.read_task import wrong_number
-from dask_tfrecord.dataset.read.requested_columns import (
+from dask_tfrecord.dataset.read.columns import (
     ReadRequest,
     feature_clash,
     partition_fields,
@@ -42,42 +32,33 @@ from dask_tfrecord.dataset.read.requested_columns import (
     values_from_snapshot,
     with_partition_columns,
 )
+from dask_tfrecord.dataset.read.inferred_schema import infer_columns
+from dask_tfrecord.dataset.read.layouts import SPLIT, choose_files, described_directories
+from dask_tfrecord.dataset.read.partitions import LazyPartitions
+from dask_tfrecord.dataset.read.plan import (
+    ReadPlan,
+    plan,
+)
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
-from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
 from dask_tfrecord.dataset.snapshot.visibility import committed_files
-from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError, located
+from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError, located
 from dask_tfrecord.files.damage import DamagePolicy
-from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE
+from dask_tfrecord.files.entry import COLUMN_FILE
+from dask_tfrecord.files.file_list import INFO_SCHEMA, FileList, encoded_paths, statistics_name
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
+from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import Sample
-from dask_tfrecord.files.splits import BlockIndex, Partitions
-from dask_tfrecord.files.storage.file_list import (
-    INFO_SCHEMA,
-    FileList,
-    encoded_paths,
-    statistics_name,
-)
-from dask_tfrecord.files.storage.listing import (
-    Listing,
-    PathLike,
-    as_paths,
-    list_files,
-    nothing_at,
-    with_trailing_slash,
-)
-from dask_tfrecord.files.storage.paths import is_http, parent_of
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
+from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.paths import PathLike, is_http, parent_of
+from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
-
-Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
@@ -289,125 +270,6 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
     schema = Schema((*schema.fields, *partition_fields(new, request.requested)), schema.record_type)
     index = tuple(level for level in found.index if level[0] in schema.names)
     return replace(found, partitions=_whole_files(files.filter(mask), values), schema=schema, index=index)
-
-
-def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Divide the files of ``found`` into the partitions that tasks read. In ``found``, each file is one
-    partition.
-
-    Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
-    files can be split. Small files share partitions. If all files of a version are read, divide them only
-    when they are needed.
-    """
-    whole, predicate = found.partitions, None
-    if request.filters is not None:
-        predicate = parse_filters(request.filters, found.schema)
-        matching = whole.matching(predicate) if isinstance(whole, LazyPartitions) else whole
-        found = replace(found, partitions=matching)
-    elif isinstance(whole, LazyPartitions) and not request.partition_by:
-        token = f"{whole.token} {request.blocksize} {request.whole_files}"
-
-        def divided(_: Predicate | None) -> Partitions:
-            return _divide(found, found.files, request, request.blocksize, compute_each)
-
-        return replace(found, partitions=LazyPartitions(token, whole.totals, divided))
-    files = found.files
-    kept, left_out = np.arange(len(files)), (0, 0)
-    if predicate is not None:
-        kept = np.flatnonzero(found.outcomes(predicate).true)
-    keys, blocksize = None, request.blocksize
-    if request.partition_by:
-        kept, keys = _sort_by_key(found, kept, request.partition_by)
-        blocksize = None
-    chosen = _taken(files, kept)
-    if predicate is not None:
-        (count, size), (count_left, size_left) = map(_size, (whole, chosen))
-        left_out = count - count_left, size - size_left
-    partitions = _divide(found, chosen, request, blocksize, compute_each)
-    return replace(found, partitions=partitions, filters=predicate, keys=keys, left_out=left_out)
-
-
-def _size(files: Partitions | FileList) -> tuple[int, int]:
-    """Return the number of files, and the number of their bytes."""
-    if isinstance(files, LazyPartitions):
-        return files.totals.files, files.totals.bytes
-    listed = files.files if isinstance(files, Partitions) else files
-    return len(listed), pc.sum(listed["bytes"], min_count=0).as_py()
-
-
-def _divide(
-    found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
-) -> Partitions:
-    """Divide files of ``found`` into partitions."""
-    divided = plan_partitions(
-        files.select(name for name in files.rows.column_names if name != "blocks"),
-        _blocks_of_large(found, files, request, blocksize, compute_each),
-        blocksize=blocksize,
-    )
-    return replace(divided, blocks=_blocks_beside_columns(files))
-
-
-def _blocks_beside_columns(files: FileList) -> FileList | None:
-    """Return the path and the blocks of each file that has a column file and several blocks."""
-    if COLUMN_FILE not in files:
-        return None
-    has_columns = files[COLUMN_FILE].is_valid()
-    found = files.filter(pc.and_(has_columns, pc.greater(pc.list_value_length(files["blocks"]), 1)))
-    return found.select(["path", "blocks"])
-
-
-def _taken(data: Any, positions: Positions) -> Any:
-    """Take elements of an array or a file list. If ``positions`` selects all elements in order, return
-    ``data`` itself.
-    """
-    is_all = np.array_equal(positions, np.arange(len(data)))
-    return data if is_all else data.take(pa.array(positions, pa.int64()))
-
-
-def _blocks_of_large(
-    found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
-) -> dict[int, BlockIndex]:
-    """Map the index of each file that is larger than ``blocksize`` to the file's blocks. The blocks come from
-    the snapshot. Without a snapshot, they are found in uncompressed files.
-    """
-    if blocksize is None or (found.is_described and request.whole_files):
-        return {}
-    large = np.flatnonzero(pc.fill_null(files["bytes"], 0).to_numpy() > blocksize).tolist()
-    if not large:
-        return {}
-    rows = files.take(pa.array(large, pa.int64()))
-    if found.is_described:
-        columns = zip(large, rows["records"].to_pylist(), read_blocks(rows), strict=True)
-        return {at: BlockIndex(records, blocks) for at, records, blocks in columns if blocks}
-    unknown = dict(zip(large, rows.infos, strict=True))
-    limits = {"task_bytes": max(blocksize, TASK_BYTES), "block_bytes": min(blocksize, BLOCK_BYTES)}
-    scanned = find_blocks(found.store, [*unknown.values()], found.options, compute_each, **limits)
-    found_blocks = {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
-    if "records" in files and not found.options.damage.skips:
-        for at, blocks in found_blocks.items():
-            expected, count = files["records"][at].as_py(), blocks.records
-            if expected is not None and count is not None and count != expected:
-                raise wrong_number(found.store.public(unknown[at].path), count, expected)
-    return found_blocks
-
-
-def _sort_by_key(
-    found: ReadPlan, kept: Positions, names: Sequence[str]
-) -> tuple[Positions, tuple[range, ...]]:
-    """Sort the file indices so that files with the same key are adjacent. Return the sorted indices, and the
-    range of each key.
-    """
-    unknown = [name for name in names if name not in found.partition_values]
-    if unknown:
-        known = ", ".join(map(repr, found.partition_values)) or "none"
-        problem = f"partition_by= takes partition columns, of which there are: {known}"
-        raise SchemaError(problem, f"write the dataset with partition_on={[*names]!r}", feature=unknown[0])
-    if not len(kept):
-        return kept, (range(1),)
-    columns = {name: _taken(found.partition_values[name], kept) for name in names}
-    groups = group(pa.table(columns), names)
-    order = slice(None) if groups.order is None else groups.order
-    return kept[order], tuple(starmap(range, pairwise(groups.starts.tolist())))
 
 
 def _sample(

@@ -12,13 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dask_tfrecord.codec import KIND_TYPES, FeatureKey, nested
+from dask_tfrecord.dataset.read.columns import ReadRequest, check_given_names, feature_clash, payload_clash
 from dask_tfrecord.dataset.read.layouts import SPLIT
-from dask_tfrecord.dataset.read.requested_columns import (
-    ReadRequest,
-    check_given_names,
-    feature_clash,
-    payload_clash,
-)
 from dask_tfrecord.errors import (
     IGNORE_FEATURES,
     Remedy,

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_tfrecord.dataset.listing import TFDS_FILES, Listing
 from dask_tfrecord.errors import CorruptRecordError, Remedy, RemedyWarning, TFRecordError, warn_caller
-from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
-from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.tfds import INFO
+from dask_tfrecord.storage.paths import glob_start, name_of, parent_of, unquoted_path
+from dask_tfrecord.storage.store import Store
 
 # The template of TFDS file names for a split whose description contains no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

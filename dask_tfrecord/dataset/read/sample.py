@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import too_many_features
-from dask_tfrecord.dataset.read.read_plan import plan_partitions
+from dask_tfrecord.dataset.read.plan import plan_partitions
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import BLOCK_BYTES
+from dask_tfrecord.files.file_list import INFO_SCHEMA, FileList
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach, find_blocks
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.file_list import INFO_SCHEMA, FileList
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES
+from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.store import Store
 
 # One task reads about this many stored bytes.
 TASK_BYTES = 1 << 26

@@ -5,17 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from dask_tfrecord.dataset.read.requested_columns import GivenSchema
+from dask_tfrecord.dataset.read.columns import GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Head, open_version
 from dask_tfrecord.errors import NotFoundError, SchemaError, located
-from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
+from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.filesystem import Filesystem
+from dask_tfrecord.storage.paths import PathLike, is_http, name_of, parent_of
+from dask_tfrecord.storage.store import Store
 
 # The suffixes of protobuf files in the text format and in the binary format.
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".textpb", ".txtpb", ".prototxt")

@@ -35,10 +35,10 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows
-from dask_tfrecord.files.storage.range_requests import ByteRange
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.storage_values import load
+from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.store import Store
 
 # Sorting needs this many bytes of memory for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32

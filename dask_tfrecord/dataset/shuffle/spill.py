@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset import partitioning
+from dask_tfrecord.dataset.names import SPILLS, staged
 from dask_tfrecord.dataset.partitioning import BYTES, group, sorted_rows, sorting
-from dask_tfrecord.dataset.snapshot.names import SPILLS, staged
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema

@@ -38,8 +38,8 @@ from dask_tfrecord.dataset.write.transaction import (
 )
 from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry, check_labels
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+from dask_tfrecord.storage.failures import hide, secrets_of
+from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -1,24 +1,27 @@
-"""Compare the files of a dataset's directory with a snapshot, with one listing of the directory."""
+"""List a dataset once, and compare its files with the files of a snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.listing import find_listed, look_up
+from dask_tfrecord.dataset.names import KEPT, STAGING, open_runs
+from dask_tfrecord.dataset.side_files import without_side_files
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
-from dask_tfrecord.dataset.snapshot.names import KEPT, open_runs
 from dask_tfrecord.dataset.snapshot.versions import LostListError
 from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import is_part
-from dask_tfrecord.files.side_files import without_side_files
-from dask_tfrecord.files.storage.file_list import FileList
-from dask_tfrecord.files.storage.listing import find_listed, look_up
-from dask_tfrecord.files.storage.paths import is_http
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.file_list import FileList
+from dask_tfrecord.storage.buckets import unfinished_uploads
+from dask_tfrecord.storage.paths import is_http
+from dask_tfrecord.storage.store import Store
 
 # `open_checked` checks the files of datasets with at most this many files.
 _MOST_CHECKED = 1000
@@ -235,3 +238,46 @@ def first_lost(
     if size is None:
         return lost_file(store, path, listed.filter(is_missing).paths)
     return resized_file(store, store.join(path), recorded, f"{size:,}")
+
+
+_REPORT = pa.schema(
+    {
+        "path": pa.string(),
+        "problem": pa.string(),
+        "bytes": pa.int64(),
+        "listed_bytes": pa.int64(),
+        "rows": pa.int64(),
+    }
+)
+
+
+def check(store: Store) -> pd.DataFrame:
+    """Return the table that `Dataset.check` documents."""
+    found = find_newest_files(store, open_version(store, None))
+    uploads = [upload.path for upload in unfinished_uploads(store)]
+    staged = [*found.unfinished.paths, *store.files(STAGING), *uploads]
+    sizes = dict(zip(found.unfinished.paths, found.unfinished["bytes"].to_pylist(), strict=True))
+    rows = [
+        *_problems(store, "missing", found, found.is_missing),
+        *_problems(store, "resized", found, found.is_resized),
+        *(
+            (store.public(path), "unlisted", size, None, None)
+            for path, size in zip(found.unlisted.paths, found.unlisted["bytes"].to_pylist(), strict=True)
+        ),
+        *((store.public(path), "unfinished", sizes.get(path), None, None) for path in sorted({*staged})),
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * len(_REPORT)
+    table = pa.table(dict(zip(_REPORT.names, columns, strict=True)), schema=_REPORT)
+    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
+
+
+def _problems(
+    store: Store, problem: str, found: ComparedFiles, mask: pa.ChunkedArray
+) -> list[tuple[Any, ...]]:
+    """Return a row of the report for each file of the snapshot for which ``mask`` is True."""
+    listed: FileList = found.listed.filter(mask)
+    columns = found.files.filter(mask)["bytes"], listed["bytes"], listed["records"]
+    numbers = zip(*(column.to_pylist() for column in columns), strict=True)
+    paths = (store.public(store.join(name)) for name in listed.names)
+    return [(path, problem, *sizes) for path, sizes in zip(paths, numbers, strict=True)]

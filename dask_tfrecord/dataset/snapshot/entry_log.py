@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.lazy import cached_property
 
 # In a file list, this column orders the files of a partition. A new file that replaces others takes the place

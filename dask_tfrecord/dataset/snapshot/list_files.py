@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import crc32c
+from dask_tfrecord.dataset.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, CommitId, ListRows, Prune
 from dask_tfrecord.dataset.snapshot.metadata import (
     FORMAT_VERSION,
@@ -24,16 +25,15 @@ from dask_tfrecord.dataset.snapshot.metadata import (
     parse_metadata,
     strict_json,
 )
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import check, from_stored, invalid_snapshot, to_stored
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.bounded_parquet import open_parquet, read_bounded
-from dask_tfrecord.files.storage.file_list import STATISTICS, FileList, statistics_name
-from dask_tfrecord.files.storage.range_requests import ByteRange
-from dask_tfrecord.files.storage.reader import PartialFile
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.file_list import STATISTICS, FileList, statistics_name
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
+from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.reader import PartialFile
+from dask_tfrecord.storage.store import Store
 
 METADATA_KEY = b"dask_tfrecord"
 

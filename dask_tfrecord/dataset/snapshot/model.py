@@ -19,16 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
+from dask_tfrecord.dataset.listing import nothing_at, with_trailing_slash
+from dask_tfrecord.dataset.names import METADATA_DIRECTORY, STAGING, snapshot_path
 from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, Prune, StoredList
 from dask_tfrecord.dataset.snapshot.list_files import public_path
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, snapshot_path
-from dask_tfrecord.dataset.snapshot.stored_files import (
-    Columnar,
-    invalid_snapshot,
-    listed_paths,
-    to_entries,
-)
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar, invalid_snapshot, listed_paths, to_entries
 from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,
     history,
@@ -39,15 +35,14 @@ from dask_tfrecord.dataset.snapshot.versions import (
 )
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE, FileEntry
-from dask_tfrecord.files.storage.expected_files import stamp_of
-from dask_tfrecord.files.storage.file_list import FileList, encoded_paths
-from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
-from dask_tfrecord.files.storage.paths import name_of
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.files.file_list import FileList, encoded_paths
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.storage.expected_files import stamp_of
+from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.filesystem import Filesystem
+from dask_tfrecord.storage.paths import name_of
+from dask_tfrecord.storage.store import Store
 
 # `short_list` lists at most this many names.
 _MOST_COLUMNS = 12

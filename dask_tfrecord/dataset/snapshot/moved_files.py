@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from dask_tfrecord.dataset.names import KEPT
 from dask_tfrecord.dataset.snapshot.model import kept_versions, listed_files, open_version, short_list
-from dask_tfrecord.dataset.snapshot.names import KEPT
 from dask_tfrecord.dataset.snapshot.versions import version_names
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
@@ -21,8 +21,8 @@ from dask_tfrecord.errors import (
     index_again,
 )
 from dask_tfrecord.files.entry import is_part
-from dask_tfrecord.files.storage.expected_files import removed
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.expected_files import removed
+from dask_tfrecord.storage.store import Store
 
 _Error = TypeVar("_Error", bound=TFRecordError)
 

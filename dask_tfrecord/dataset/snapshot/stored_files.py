@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column
 from dask_tfrecord.codec.codecs import CODECS
+from dask_tfrecord.dataset.names import run_of_column_file
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE, ListRows, places_from, ranks
-from dask_tfrecord.dataset.snapshot.names import run_of_column_file
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, SchemaError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET
 from dask_tfrecord.files.entry import (
@@ -32,7 +32,7 @@ from dask_tfrecord.files.entry import (
     read_column_files,
     run_of,
 )
-from dask_tfrecord.files.storage.file_list import (
+from dask_tfrecord.files.file_list import (
     STATISTICS,
     VERSION,
     FileList,

@@ -17,24 +17,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot import list_files
 from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, ListRows, Prune
 from dask_tfrecord.dataset.snapshot.list_files import ListFile, open_list, open_lists, public_path
-from dask_tfrecord.dataset.snapshot.metadata import (
-    KNOWN_COMMITS,
-    ListName,
-    dump_columns,
-    dump_metadata,
-)
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
+from dask_tfrecord.dataset.snapshot.metadata import KNOWN_COMMITS, ListName, dump_columns, dump_metadata
 from dask_tfrecord.dataset.snapshot.stored_files import check, from_entries, invalid_snapshot, listed_paths
 from dask_tfrecord.errors import FileRemovedError, TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE
-from dask_tfrecord.files.storage.file_list import VERSION, FileList
-from dask_tfrecord.files.storage.paths import is_http
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.file_list import VERSION, FileList
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.storage.paths import is_http
+from dask_tfrecord.storage.store import Store
 
 
 @cache  # cached, because reading an installed package's metadata takes milliseconds

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.names import (
+from dask_tfrecord.dataset.listing import Listing, list_directory, unfinished_only
+from dask_tfrecord.dataset.names import (
     KEPT,
     METADATA_DIRECTORY,
     MOVED,
@@ -12,14 +12,14 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
+from dask_tfrecord.dataset.side_files import data_only, report_left_out, side_file_error, without_side_files
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
 from dask_tfrecord.errors import Call, TFRecordError
 from dask_tfrecord.files.entry import is_part, run_of
-from dask_tfrecord.files.side_files import data_only, report_left_out, side_file_error, without_side_files
-from dask_tfrecord.files.storage.file_list import FileInfo, FileList
-from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.listing import Listing, list_directory, unfinished_only
-from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.file_list import FileInfo, FileList
+from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.paths import parent_of
+from dask_tfrecord.storage.store import Store
 
 
 def kept_files(store: Store, found: FoundFiles | None = None) -> FileList:

@@ -10,19 +10,14 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import (
-    DROP_INDEX,
-    Remedy,
-    SchemaError,
-    literal,
-)
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
 from dask_tfrecord.schema.conversion import has_all, may_widen, widened
 from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.stored_form import StoredForm
+from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.store import Store
 
 # The remedies for a column that only the rows have, and for a column that only the dataset has. They apply to
 # appends and to overwrites of partitions alike.

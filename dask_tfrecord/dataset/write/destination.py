@@ -18,16 +18,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
+from dask_tfrecord.dataset.listing import SIDE_FILES, directories_holding, listing_of
+from dask_tfrecord.dataset.names import COLUMNS, EXPORTS, KEPT, METADATA_DIRECTORY, STAGING, exported_files
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits
+from dask_tfrecord.dataset.side_files import first_bytes
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.names import (
-    COLUMNS,
-    EXPORTS,
-    KEPT,
-    METADATA_DIRECTORY,
-    STAGING,
-    exported_files,
-)
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import data_files, visible_files
 from dask_tfrecord.errors import (
@@ -38,14 +33,13 @@ from dask_tfrecord.errors import (
     Remedy,
     TFRecordError,
 )
-from dask_tfrecord.files.side_files import first_bytes
-from dask_tfrecord.files.storage.file_list import FileInfo, FileList
-from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable, is_hidden
-from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.listing import SIDE_FILES, check_bucket, directories_holding, listing_of
-from dask_tfrecord.files.storage.paths import name_of, path_text
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors, without_credentials
+from dask_tfrecord.files.file_list import FileInfo, FileList
+from dask_tfrecord.storage.buckets import check_bucket
+from dask_tfrecord.storage.failures import redact_errors, without_credentials
+from dask_tfrecord.storage.filesystem import Filesystem, check_writable, is_hidden
+from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.paths import name_of, path_text
+from dask_tfrecord.storage.store import Store
 
 # The largest number of concurrent requests to the store.
 _THREADS = 16

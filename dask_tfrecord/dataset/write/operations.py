@@ -18,9 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset import partitioning as hive
-from dask_tfrecord.dataset.snapshot.entry_log import PLACE, EntryLog, between_places, is_in
-from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
-from dask_tfrecord.dataset.snapshot.names import (
+from dask_tfrecord.dataset.names import (
     COLUMNS,
     EXPORTS,
     KEPT,
@@ -29,6 +27,8 @@ from dask_tfrecord.dataset.snapshot.names import (
     exported_files,
     snapshot_path,
 )
+from dask_tfrecord.dataset.snapshot.entry_log import PLACE, EntryLog, between_places, is_in
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Identity,
     listed_paths,
@@ -42,18 +42,12 @@ from dask_tfrecord.dataset.write.append_schema import merged_schema, with_common
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
 from dask_tfrecord.files.entry import COLUMN_FILE, COLUMN_FILE_TYPE
-from dask_tfrecord.files.storage.file_list import (
-    VERSION,
-    FileList,
-    encoded_paths,
-    statistics_name,
-    value_name,
-)
-from dask_tfrecord.files.storage.paths import name_of
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.file_list import VERSION, FileList, encoded_paths, statistics_name, value_name
 from dask_tfrecord.schema.dtypes import nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
+from dask_tfrecord.storage.paths import name_of
+from dask_tfrecord.storage.store import Store
 
 
 class Change(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from dask_tfrecord.dataset.snapshot.model import Head, kept_versions, listed_files
-from dask_tfrecord.dataset.snapshot.names import (
+from dask_tfrecord.dataset.listing import list_directory
+from dask_tfrecord.dataset.names import (
     COLUMNS,
     KEPT,
     METADATA_DIRECTORY,
@@ -18,15 +18,15 @@ from dask_tfrecord.dataset.snapshot.names import (
     run_of_column_file,
     snapshot_path,
 )
+from dask_tfrecord.dataset.snapshot.model import Head, kept_versions, listed_files
 from dask_tfrecord.dataset.snapshot.versions import listed_by, versions
 from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
-from dask_tfrecord.files.storage.found_files import FoundFiles
-from dask_tfrecord.files.storage.listing import list_directory
-from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import is_full
-from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_uploads
+from dask_tfrecord.storage.buckets import Upload, abort, unfinished_uploads
+from dask_tfrecord.storage.failures import is_full
+from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.paths import name_of, parent_of
+from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

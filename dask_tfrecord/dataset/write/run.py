@@ -8,18 +8,18 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
+from dask_tfrecord.dataset.names import column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Head
-from dask_tfrecord.dataset.snapshot.names import column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
 from dask_tfrecord.files.small_columns import SmallColumnFiles
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

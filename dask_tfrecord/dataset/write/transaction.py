@@ -17,15 +17,7 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.model import (
-    Commit,
-    Head,
-    Snapshot,
-    kept_versions,
-    listed_among,
-    listed_files,
-)
-from dask_tfrecord.dataset.snapshot.names import (
+from dask_tfrecord.dataset.names import (
     KEPT,
     MOVED,
     REPLACED,
@@ -37,11 +29,15 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
-from dask_tfrecord.dataset.snapshot.stored_files import (
-    from_entries,
-    listed_paths,
-    rows_of_run,
+from dask_tfrecord.dataset.snapshot.model import (
+    Commit,
+    Head,
+    Snapshot,
+    kept_versions,
+    listed_among,
+    listed_files,
 )
+from dask_tfrecord.dataset.snapshot.stored_files import from_entries, listed_paths, rows_of_run
 from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,
     encode,
@@ -53,10 +49,10 @@ from dask_tfrecord.dataset.write.operations import Change, Operation, overtaken
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.file_list import FileList
-from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import hide, is_full, secrets_of
+from dask_tfrecord.files.file_list import FileList
+from dask_tfrecord.storage.failures import hide, is_full, secrets_of
+from dask_tfrecord.storage.paths import name_of, parent_of
+from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

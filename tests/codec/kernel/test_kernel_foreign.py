@@ -12,15 +12,7 @@ from oracle import block, bytes_list, entry, example_of, float_list, int64_list,
 from wire_messages import ACCEPTED, ONE, UNKNOWN, list_entry, sequence
 from wire_messages import SEQUENCES as ACCEPTED_SEQUENCES
 
-from dask_tfrecord.codec import (
-    NOT_AN_EXAMPLE,
-    Column,
-    Damage,
-    Decoder,
-    FeatureKey,
-    Inference,
-    RecordType,
-)
+from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Damage, Decoder, FeatureKey, Inference, RecordType
 from dask_tfrecord.errors import SchemaError
 
 FIELD = UNKNOWN["varint"]

@@ -2,7 +2,7 @@
 
 The columns of directories ``key=value`` in a dataset without a snapshot, and what is refused.
 
-Modules: dataset.partitioning, dataset.read.requested_columns.
+Modules: dataset.partitioning, dataset.read.columns.
 """
 
 import datetime

@@ -47,7 +47,7 @@ from dask_tfrecord.dataset.query.predicates import (
 )
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry, file_statistics
-from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.fields import Field, Schema
 
 WHOLE = st.integers(-5, 5)

@@ -1,6 +1,6 @@
 """Reads that use column files return the rows of reads that decode the records.
 
-Modules: dataset.read.column_reads, dataset.read.requested_columns, description, dataset.read.read_task.
+Modules: dataset.read.column_reads, dataset.read.columns, api.description, api.explain, dataset.read.task.
 """
 
 import json
@@ -32,7 +32,7 @@ from dask_tfrecord.dataset.read.column_reads import ColumnReads
 from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.files import column_files, file_writer, selected_records
 from dask_tfrecord.files.column_files import open_column_file
-from dask_tfrecord.files.storage.store import LocalStore, Store
+from dask_tfrecord.storage.store import LocalStore, Store
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 20

@@ -1,6 +1,6 @@
 """Column files on a store: the files of a partition are read together, in trips that do not grow with them.
 
-Modules: dataset.read.column_reads, dataset.read.read_task, files.column_files, files.selected_records.
+Modules: dataset.read.column_reads, dataset.read.task, files.column_files, files.selected_records.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from servers import LinkedStore
 
 import dask_tfrecord
 from dask_tfrecord import Dataset, open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.read import column_reads, read_task
+from dask_tfrecord.dataset.read import column_reads, task
 from dask_tfrecord.files import column_files, small_columns
 from dask_tfrecord.files.column_files import open_column_file
 
@@ -236,7 +236,7 @@ def test_rows_of_small_files_are_taken_without_offsets(
 def test_a_mask_that_needs_all_records_requests_them_ahead(
     by_default: str, linked: LinkedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_task, "_BYTES_AT_ONCE", 1)  # of files that are not read ahead
+    monkeypatch.setattr(task, "_BYTES_AT_ONCE", 1)  # of files that are not read ahead
 
     def trips(mask: Callable[[dd.DataFrame], dd.Series]) -> int:
         ddf = read_tfrecord(by_default, storage_options=linked.options)

@@ -1,6 +1,6 @@
 """Directories of TensorFlow Datasets: ``features.json`` gives the columns, their types and their shapes.
 
-Modules: schema.stored_form, dataset.read.requested_columns.
+Modules: schema.stored_form, dataset.read.columns.
 """
 
 import base64

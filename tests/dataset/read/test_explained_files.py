@@ -1,6 +1,6 @@
 """`explain` says for each data file why its records are read, also in datasets that mix all kinds of files.
 
-Modules: dataset.read.column_reads, dataset.read.read_task, description, files.small_columns.
+Modules: dataset.read.column_reads, dataset.read.task, api.description, api.explain, files.small_columns.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Columns of SequenceExamples: schemas of any kind read the feature lists that TensorFlow would parse.
 
-Modules: schema.feature_maps, schema.tensorflow_schemas, dataset.read.inferred_schema,
-dataset.read.requested_columns, feed.feature_specs.
+Modules: schema.feature_maps, schema.tensorflow_schemas, dataset.read.inferred_schema, dataset.read.columns,
+feed.feature_specs.
 """
 
 import json

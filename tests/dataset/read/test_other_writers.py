@@ -2,7 +2,7 @@
 
 Messages of other types parse as Examples with unknown fields; they must raise and give no rows.
 
-Modules: dataset.read.discovery, dataset.read.layouts, codec, files.inference.
+Modules: dataset.read.plan, dataset.read.discovery, dataset.read.layouts, codec, files.inference.
 """
 
 import itertools

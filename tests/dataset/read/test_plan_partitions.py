@@ -2,8 +2,8 @@
 
 Another operation may remove a file between the plan of a read and the read.
 
-Modules: dataset.read.partition, dataset.read.read_plan, dataset.read.read_task, dataset.read.sample,
-files.storage.listing, files.splits.
+Modules: dataset.read.partitions, dataset.read.plan, dataset.read.task, dataset.read.sample, dataset.listing,
+storage.paths, storage.buckets, storage.failures, files.splits.
 """
 
 import pickle
@@ -19,16 +19,16 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.plan import ReadPlan, plan_partitions
+from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, splits
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex, Split, groups_by_bytes
-from dask_tfrecord.files.storage.file_list import FileInfo, FileList
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

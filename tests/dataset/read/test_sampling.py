@@ -2,7 +2,7 @@
 
 If records outside the sample differ, the read raises, and the arguments that it names read all values.
 
-Modules: dataset.read.sample, dataset.read.discovery, dataset.read.requested_columns,
+Modules: dataset.read.sample, dataset.read.plan, dataset.read.discovery, dataset.read.columns,
 dataset.read.inferred_schema, dataset.read.schema_sources.
 """
 
@@ -24,14 +24,14 @@ from other_writers import advised, fill, read
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, open_dataset, read_tfrecord
+from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.dataset.read import sample
+from dask_tfrecord.dataset.read.columns import ReadRequest
 from dask_tfrecord.dataset.read.discovery import one_by_one, open_path
-from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.inference import AskedType, Sample
-from dask_tfrecord.files.storage.listing import list_files
 
 
 def test_a_string_column_holds_control_characters_where_the_sample_did_not(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A plan reads the snapshot alone, and the task that reads a file notices that it is missing or has changed.
 
-Modules: dataset.read.discovery, dataset.read.lazy_partitions, dataset.snapshot.moved_files, files.window.
+Modules: dataset.read.plan, dataset.read.discovery, dataset.read.partitions, dataset.snapshot.moved_files,
+files.window.
 """
 
 import pickle
@@ -17,9 +18,9 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_tfrecord import FileChangedError, explain, open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.query.predicates import Outcomes
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.rewrite import add_snapshot
 from dask_tfrecord.dataset.snapshot import check
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
@@ -228,7 +229,7 @@ def test_a_file_of_another_size_raises_in_the_task_that_reads_it(
 def test_the_parts_of_a_copied_file_of_another_tool_are_compared_with_the_snapshot(
     tmp_path: Path, blocksize: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(full_scan, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(add_snapshot, "BLOCK_BYTES", 500)
     to_tfrecord(pa.table({"n": range(2000)}), tmp_path)
     [path] = tmp_path.glob("part-*")
     data = path.read_bytes()

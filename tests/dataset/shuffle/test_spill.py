@@ -2,7 +2,7 @@
 
 The rows of each file are those of a model in Python, for passes of all sizes.
 
-Modules: dataset.shuffle.spill, dataset.shuffle.merge, dataset.snapshot.names.
+Modules: dataset.shuffle.spill, dataset.shuffle.merge, dataset.names.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ from dask_tfrecord.dataset.shuffle import spill as exchange
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 ROWS = 400
 

@@ -27,6 +27,7 @@ from small_frames import by_key, collection, keyed, values
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.listing import list_directory
 from dask_tfrecord.dataset.snapshot import check, entry_log, list_files, versions
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
 from dask_tfrecord.dataset.write import transaction
@@ -34,9 +35,8 @@ from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.feed import RecordTable
-from dask_tfrecord.files.storage.listing import list_directory
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,7 @@
 """If listings do not show new files yet, no row is lost, because files are asked for by themselves.
 
-Modules: dataset.snapshot.versions, dataset.snapshot.visibility, files.storage.listing.
+Modules: dataset.snapshot.versions, dataset.snapshot.visibility, dataset.listing, storage.paths,
+storage.buckets, storage.failures.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import ConcurrentWriteError, Dataset, DestinationError, Writer, open_dataset, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage import store as stores
+from dask_tfrecord.storage import store as stores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -24,13 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import (
-    TFRecordError,
-    Writer,
-    open_dataset,
-    read_tfrecord,
-    to_tfrecord,
-)
+from dask_tfrecord import TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.list_files import opened
 from dask_tfrecord.dataset.snapshot.metadata import ListName, dump_columns, dump_metadata
@@ -38,8 +32,8 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, encode
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 RUN = "0123abcd" * 4
 WARSAW = ZoneInfo("Europe/Warsaw")

@@ -2,7 +2,7 @@
 
 The files of all types of columns and partition columns are compared with those of a read of all entries.
 
-Modules: dataset.snapshot.list_files, dataset.snapshot.entry_log, dataset.read.discovery.
+Modules: dataset.snapshot.list_files, dataset.snapshot.entry_log, dataset.read.plan, dataset.read.discovery.
 """
 
 import random
@@ -22,18 +22,18 @@ import pytest
 from list_rules import RULES
 
 from dask_tfrecord import read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.names import snapshot_path
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import file_outcomes
 from dask_tfrecord.dataset.read import discovery
 from dask_tfrecord.dataset.snapshot import entry_log, list_files
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage.store import Store
 
 WARSAW = ZoneInfo("Europe/Warsaw")
 MOMENT = datetime(2026, 10, 25, 2, 30)

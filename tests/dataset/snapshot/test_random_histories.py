@@ -3,7 +3,8 @@
 Each seed is another order of writes, of which most are small, so that versions consist of many merged lists.
 Files of one version have column files of several settings, or none.
 
-Modules: dataset.snapshot.entry_log, dataset.write.operations, dataset.maintenance.rewrites.
+Modules: dataset.snapshot.entry_log, dataset.write.operations, dataset.rewrite.delete,
+dataset.rewrite.compact.
 """
 
 import random

@@ -1,6 +1,6 @@
 """Files that were rewritten, copied or linked after the snapshot: they raise, or are read as they are now.
 
-Modules: dataset.snapshot.model, files.storage.expected_files.
+Modules: dataset.snapshot.model, storage.expected_files.
 """
 
 import os
@@ -21,13 +21,7 @@ import pytest
 from servers import s3_server
 
 import dask_tfrecord
-from dask_tfrecord import (
-    CorruptRecordError,
-    DestinationError,
-    FileChangedError,
-    read_tfrecord,
-    to_tfrecord,
-)
+from dask_tfrecord import CorruptRecordError, DestinationError, FileChangedError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,7 +20,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.maintenance import rewrites
+from dask_tfrecord.dataset.rewrite import compact, delete
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.schema.conversion import widened
@@ -337,7 +337,8 @@ def test_columns_that_are_added_during_a_rewrite(
             open_dataset(tmp_path).compact()
         return commit(*arguments)
 
-    monkeypatch.setattr(rewrites, "commit", write_first)
+    monkeypatch.setattr(compact, "commit", write_first)
+    monkeypatch.setattr(delete, "commit", write_first)
     rewrite(tmp_path)
     expected = joined(OLD, OLD.slice(1), NEW)[int(rewrite != operations.compact) :]
     assert read(tmp_path) == expected

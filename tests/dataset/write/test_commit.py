@@ -36,9 +36,9 @@ from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Create, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Transaction, commit, note_replaced
-from dask_tfrecord.files.storage import store as stores
-from dask_tfrecord.files.storage.store import LocalStore, Store
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.storage import store as stores
+from dask_tfrecord.storage.store import LocalStore, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

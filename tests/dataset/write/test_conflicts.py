@@ -5,7 +5,7 @@ version lists a file that one of the attempts removes. The first attempt stops a
 calls.
 
 Modules: dataset.write.operations, dataset.write.transaction, dataset.write.run, dataset.snapshot.model,
-dataset.maintenance.full_scan, dataset.maintenance.rewrites.
+dataset.rewrite.verify, dataset.rewrite.add_snapshot, dataset.rewrite.delete, dataset.rewrite.compact.
 """
 
 import os
@@ -34,17 +34,17 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.collection.requests import keeps_versions
-from dask_tfrecord.dataset.maintenance import full_scan
-from dask_tfrecord.dataset.maintenance.rewrites import plan_run
+from dask_tfrecord.dataset.listing import with_trailing_slash
+from dask_tfrecord.dataset.rewrite import add_snapshot
+from dask_tfrecord.dataset.rewrite.compact import plan_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage import store as stores
-from dask_tfrecord.files.storage.listing import with_trailing_slash
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.keywords.requests import keeps_versions
+from dask_tfrecord.storage import store as stores
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -107,19 +107,19 @@ def index(place: Path) -> Planned:
     """Describe the files again, as if another tool had rewritten some of them."""
     before, store = Snapshot.open(place), with_trailing_slash(Store.at(place))
     again = replace(before, run=os.urandom(16).hex())
-    return Planned(partial(full_scan.store_snapshot, store, again, before), lambda rows: rows)
+    return Planned(partial(add_snapshot.store_snapshot, store, again, before), lambda rows: rows)
 
 
 def restore(place: Path, key: str) -> Planned:
     """Restore a version that lacks only rows with this key."""
     version, gone = {"a": (3, {("a", 1), ("a", 2)}), "b": (5, {("b", 5), ("b", 6)})}[key]
-    name = "dataset.maintenance.metadata_commits.commit"
+    name = "dataset.rewrite.versions.commit"
     commit = held(name, transaction.commit, lambda: dask_tfrecord.open_dataset(place).restore(version))
     return Planned(commit, lambda rows: START - gone)
 
 
 def expire(place: Path, versions: int = 4) -> Planned:
-    name = "dataset.maintenance.metadata_commits.commit"
+    name = "dataset.rewrite.versions.commit"
     commit = held(
         name, transaction.commit, lambda: dask_tfrecord.open_dataset(place).expire(versions=versions)
     )
@@ -264,7 +264,7 @@ def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:
         arguments.append(given)
         return Snapshot.open(place)
 
-    with patch("dask_tfrecord.collection.writer.commit", hold):
+    with patch("dask_tfrecord.api.write.commit", hold):
         to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, **how)
     return arguments[0][0], lambda: transaction.commit(*arguments[0])
 

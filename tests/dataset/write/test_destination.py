@@ -3,8 +3,7 @@
 A directory belongs to one dataset, and two partition values to two directories, also if the filesystem does
 not distinguish names that differ in case or Unicode form.
 
-Modules: dataset.write.destination, dataset.write.transaction, dataset.partitioning, files.entry,
-collection.writer.
+Modules: dataset.write.destination, dataset.write.transaction, dataset.partitioning, files.entry, api.write.
 """
 
 import bz2
@@ -30,18 +29,12 @@ from servers import s3_server
 from small_frames import countries, part_names
 
 import dask_tfrecord
-from dask_tfrecord import (
-    DestinationError,
-    TFRecordError,
-    open_dataset,
-    read_tfrecord,
-    to_tfrecord,
-)
+from dask_tfrecord import DestinationError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.names import KEPT
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import KEPT
 from dask_tfrecord.dataset.write.destination import parent_dataset
 from dask_tfrecord.feed.stream import write_feather
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

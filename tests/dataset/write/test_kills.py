@@ -5,7 +5,7 @@ Two operations at once: whenever one stops for the other, each succeeds or raise
 By default, the operation stops at a sample of its filesystem events, and at all around the event that
 makes new rows visible. ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_kills.py`` tries every event.
 
-Modules: dataset.write.transaction, dataset.write.orphans, dataset.maintenance.metadata_commits.
+Modules: dataset.write.transaction, dataset.write.orphans, dataset.rewrite.versions.
 """
 
 import json

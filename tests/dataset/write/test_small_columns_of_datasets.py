@@ -19,7 +19,7 @@ import dask_tfrecord
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.column_files import open_column_file
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,6 @@
 """List columns in feature lists: the option ``feature_lists``, and columns that were read from feature lists.
 
-Modules: schema.feature_maps, schema.form_transport, collection.requests, dataset.write.append_schema,
+Modules: schema.feature_maps, schema.form_transport, keywords.requests, dataset.write.append_schema,
 collection.expr.lineage, collection.frames.schema_plan.
 """
 

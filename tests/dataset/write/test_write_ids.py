@@ -1,6 +1,6 @@
 """A write whose id is known commits nothing, and returns the version of the write that has the id.
 
-Modules: dataset.write.transaction, dataset.snapshot.model, collection.writer, row_writer.
+Modules: dataset.write.transaction, dataset.snapshot.model, api.write, api.writer.
 """
 
 import shutil
@@ -14,17 +14,10 @@ import pyarrow as pa
 import pytest
 from small_frames import collection, failing, files_of, is_intact, keyed, values
 
-from dask_tfrecord import (
-    Commit,
-    DestinationError,
-    TFRecordError,
-    Writer,
-    open_dataset,
-    to_tfrecord,
-)
+from dask_tfrecord import Commit, DestinationError, TFRecordError, Writer, open_dataset, to_tfrecord
 from dask_tfrecord.dataset.snapshot import metadata, versions
-from dask_tfrecord.files.storage import store as stores
-from dask_tfrecord.files.storage.store import LocalStore, Store
+from dask_tfrecord.storage import store as stores
+from dask_tfrecord.storage.store import LocalStore, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,0 +1,302 @@
+"""Define what a `Dataset` reports about itself: rows, files, columns, statistics, history."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.collection.opened_path import OpenedPath
+from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
+from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.model import history_of, html_table, open_version, short_list
+from dask_tfrecord.dataset.snapshot.visibility import kept_files
+from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
+from dask_tfrecord.files.entry import read_column_files
+from dask_tfrecord.files.file_list import FileList, statistics_name
+from dask_tfrecord.keywords.public_functions import public_function
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.fields import Field, Schema, feature_text
+from dask_tfrecord.storage.paths import parent_of
+from dask_tfrecord.storage.range_requests import ByteRange
+
+# To detect a dataset's codecs, read the first `_HEAD_BYTES` bytes of about `_DETECTED_FILES` files.
+_HEAD_BYTES = 16
+_DETECTED_FILES = 16
+
+
+class Facts(OpenedPath):
+    """Describe the files, columns and versions of a `Dataset`. No property and no method reads a row."""
+
+    def __repr__(self) -> str:
+        try:
+            version = "" if self.version is None else f"version {self.version}: "
+            rows = "rows not counted" if self.num_rows is None else counted(self.num_rows, "row")
+            files = f"{counted(self._count_files(), 'file')}, {self.nbytes:,} bytes"
+            names = short_list(self._selected.names)
+            return f"Dataset({self.path!r}, {version}{rows}, {files}, columns: {names})"
+        # The repr of a damaged dataset must not raise an error.
+        except (TFRecordError, NotFoundError) as error:
+            return f"Dataset({error})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            "version": "none" if self.version is None else str(self.version),
+            "rows": "not counted" if self.num_rows is None else f"{self.num_rows:,}",
+            "files": f"{self._count_files():,}",
+            "bytes": f"{self.nbytes:,}",
+        }
+        if count := len(self.column_files):
+            facts["column bytes"] = f"{_sum(self.column_files['bytes']):,}, in {counted(count, 'file')}"
+        if names := self.partitioning.schema.names:
+            facts["partition columns"] = ", ".join(names)
+        if self.splits:
+            facts["splits"] = ", ".join(self.splits)
+        known = self.statistics.dropna(axis="columns", how="all").astype(object)
+        return html_table(facts) + known.where(known.notna(), "").to_html()
+
+    @cached_property
+    def _plan_of_files(self) -> ReadPlan:
+        """The read plan, with one partition for each file in which rows may pass the filters."""
+        return self.plan(blocksize=None)
+
+    @property
+    def _files(self) -> FileList:
+        return self._plan_of_files.files
+
+    @cached_property
+    def _selected(self) -> Schema:
+        """The columns requested when the path was opened, in the requested order; by default, all columns."""
+        return self.columns_of(self._plan_of_files)
+
+    @property
+    def path(self) -> str:
+        """The path of the dataset, or the first of several paths, without credentials."""
+        return self._opened().store.public()
+
+    @property
+    def version(self) -> int | None:
+        """The version of the dataset that this object reads, or None if the path has no snapshot."""
+        return self._opened().version
+
+    @property
+    def record_type(self) -> RecordType:
+        """The type of the message in each record: "example", "sequence_example" or "bytes"."""
+        return self._plan_of_files.schema.record_type
+
+    @cached_property
+    def num_rows(self) -> int | None:
+        """The number of rows that pass the filters, or None if counting the rows requires reading the files.
+
+        If ``num_rows`` is None, `count_rows` reads the files to count the rows.
+        """
+        plan = self._plan_of_files
+        if plan.count is not None:
+            return plan.count
+        counts = _row_counts(plan)
+        return None if counts.null_count else _sum(counts)
+
+    @property
+    def nbytes(self) -> int:
+        """The stored size of the files in bytes."""
+        totals = self._plan_of_files.totals
+        return totals.bytes if totals is not None else _sum(self._files["bytes"])
+
+    def _count_files(self) -> int:
+        totals = self._plan_of_files.totals
+        return totals.files if totals is not None else len(self._files)
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """The stored size in bytes of the replaced files that only earlier versions need.
+
+        `Dataset.expire` removes these files after the earlier versions have expired and a grace period has
+        passed. The property lists the directory of these files once.
+        """
+        plan = self._opened()
+        return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """The data files in which a row may pass the filters, in row order.
+
+        The table has the columns ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
+        """
+        plan = self._plan_of_files  # a commit of another thread may replace the plan
+        paths = pa.array(plan.store.public_paths(plan.files.paths), pa.string())
+        table = pa.table({"path": paths, "bytes": plan.files["bytes"], "rows": _row_counts(plan)})
+        for name, values in plan.partition_values.items():
+            table = table.append_column(name, values)
+        return table
+
+    @cached_property
+    def column_files(self) -> pa.Table:
+        """The Parquet files with copies of columns of the data files in the table `files`.
+
+        The table has the columns ``path`` and ``bytes``. A dataset without column files has an empty table.
+        """
+        plan = self._plan_of_files
+        # Several data files may share a column file.
+        found = [*dict.fromkeys(filter(None, read_column_files(plan.files)))]
+        paths = plan.store.public_paths([plan.store.join(one.path) for one in found])
+        sizes = pa.array([one.bytes for one in found], pa.int64())
+        return pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes})
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The ``custom_metadata`` of this version. If the path has no snapshot, the dict is empty."""
+        plan = self._opened()
+        if plan.version is None:
+            return {}
+        return dict(open_version(plan.store, plan.version).custom_metadata)
+
+    @cached_property
+    def codecs(self) -> list[str]:
+        """The codecs of a sample of the files. The name "none" stands for uncompressed files."""
+        plan = self._plan_of_files
+        count = len(plan.files)
+        files = plan.files.take(np.arange(0, count, max(1, count // _DETECTED_FILES)))
+        sizes = zip(files.paths, files["bytes"].to_pylist(), strict=True)
+        heads = plan.store.read_ranges([ByteRange(path, 0, _HEAD_BYTES) for path, size in sizes if size])
+        return list(dict.fromkeys(detect(head) or "none" for head in heads))
+
+    @property
+    def partitioning(self) -> pads.Partitioning:
+        """The names and types of the partition columns. The table `files` contains the partition values."""
+        plan = self._plan_of_files
+        return pads.partitioning(plan.schema.select([*plan.partition_values]).arrow, flavor="hive")
+
+    @cached_property
+    def splits(self) -> dict[str, int | None]:
+        """Map the name of each split to the number of its rows, or to None if this number is unknown.
+
+        The splits are the values of the partition column ``split``. Without a partition column ``split``, the
+        dict is empty.
+        """
+        plan = self._plan_of_files
+        if SPLIT not in plan.partition_values:
+            return {}
+        files = pa.table({"split": plan.partition_values[SPLIT], "rows": _row_counts(plan)})
+        keeps_nulls = pc.ScalarAggregateOptions(skip_nulls=False)
+        sums = files.group_by("split").aggregate([("rows", "sum", keeps_nulls)])
+        return dict(zip(sums["split"].to_pylist(), sums["rows_sum"].to_pylist(), strict=True))
+
+    @cached_property
+    def supervised_keys(self) -> tuple[str, ...]:
+        """The input and label columns that TFDS's ``dataset_info.json`` names, or an empty tuple."""
+        plan = self._plan_of_files
+        infos = (read_info(plan.store, parent_of(path)) for path in plan.files.slice(0, 1).paths)
+        return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
+
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        """The statistics of the columns, as a table with one row for each column.
+
+        The rows for the fields of a struct column follow the row for the column. The columns of the table are
+        ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
+        ``nulls`` (the number of nulls), ``min`` and ``max`` (the least and the greatest value of a scalar
+        column), and ``min_length`` and ``max_length`` (of the lists of a list column). Statistics come from
+        the snapshot. A statistic is None if it is unknown, for example if it is unknown how many rows of a
+        file pass the filters.
+        """
+        plan = self._plan_of_files
+        columns = [one for item in self.columns_of(plan).fields for one in item.family]
+        rows = [_statistics(plan, one) for one in columns]
+        return pd.DataFrame(rows, pd.Index([one.name for one in columns], name="column"), dtype=object)
+
+    @public_function
+    def history(self) -> pd.DataFrame:
+        """List the versions of the dataset that can still be read, without opening the data files.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A table with a row for each version, the newest last. The columns are Arrow-backed:
+
+            - version : number of the version, for ``open_dataset(path, version=...)``
+            - created : time of the commit in UTC; null if this time is unknown
+            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
+              "expire" or "index"; null if the mode is unknown
+            - details : for "delete", the number of removed rows; for "restore", the restored version; for
+              "expire", the expired versions; for "repair", the number of dropped files; otherwise null
+            - files, rows, bytes : totals of the whole version, not only of the files that the write added
+            - run : id of the write, which is part of the names of the files that the write added
+            - write_id : the id that the user passed to the write; null if there is none
+            - library : version of this package that created the version
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> first = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> second = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
+        >>> dask_tfrecord.open_dataset("people").history()[["version", "mode", "files", "rows", "bytes"]]
+           version    mode  files  rows  bytes
+        0        1  create      2     2     71
+        1        2  append      4     4    142
+        """
+        return history_of(self._directory("history", writes=False))
+
+
+class ColumnStatistics(NamedTuple):
+    """Store one row of `Dataset.statistics`."""
+
+    type: pa.DataType
+    feature: str
+    nulls: int | None = None
+    min: Any = None
+    max: Any = None
+    min_length: int | None = None
+    max_length: int | None = None
+
+
+def _row_counts(plan: ReadPlan) -> pa.Array:
+    """Return the number of rows in each file that pass the filters, or null if the number is unknown."""
+    return plan.counts[: len(plan.files)]  # a plan without files contains one empty partition
+
+
+def _statistics(plan: ReadPlan, item: Field) -> ColumnStatistics:
+    counts, values = _row_counts(plan), plan.partition_values.get(item.name)
+    if values is not None:
+        nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
+        return ColumnStatistics(item.type, "directory", nulls, *_bounds(values, values))
+    unknown = ColumnStatistics(item.type, feature_text(item))
+    if counts.null_count or not plan.is_described:
+        return unknown
+    files, name = plan.files.filter(pc.greater(counts, 0)), statistics_name(item.name)
+    if name not in files or files[name].null_count:
+        return unknown._replace(nulls=None if len(files) else 0)
+    statistics = files[name].combine_chunks()
+    known = {one.name: statistics.field(one.name) for one in statistics.type}
+    described = unknown._replace(nulls=_sum(known["nulls"]))
+    if "min_length" in known:
+        shortest, longest = _bounds(known["min_length"], known["max_length"])
+        return described._replace(min_length=shortest, max_length=longest)
+    has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["records"]))
+    if not pc.all(has_bounds, min_count=0).as_py():
+        return described
+    least, greatest = _bounds(known["min"], known["max"])
+    return described._replace(min=least, max=greatest)
+
+
+def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
+    return int(pc.sum(numbers, min_count=0).as_py())
+
+
+def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
+    """Return the minimum of ``low`` and the maximum of ``high``. For an array with only nulls, the bound is
+    None.
+    """
+    lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
+    return min(lows, default=None), max(highs, default=None)

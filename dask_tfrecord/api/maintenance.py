@@ -1,0 +1,691 @@
+"""Define the methods of `Dataset` that change versions and files, verify files, and clean up."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from dask_tfrecord.collection import full_scans
+from dask_tfrecord.collection.opened_path import OpenedPath
+from dask_tfrecord.collection.scheduler import compute_each
+from dask_tfrecord.dataset.names import METADATA_DIRECTORY
+from dask_tfrecord.dataset.rewrite import versions as rewrite_versions
+from dask_tfrecord.dataset.rewrite.compact import compact_files
+from dask_tfrecord.dataset.rewrite.delete import delete_rows
+from dask_tfrecord.dataset.snapshot.check import check
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
+from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
+from dask_tfrecord.dataset.write.orphans import time_of_store
+from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.keywords import arguments
+from dask_tfrecord.keywords.public_functions import public_function
+from dask_tfrecord.keywords.requests import keeps_versions
+from dask_tfrecord.storage.buckets import check_bucket
+
+logger = logging.getLogger(__name__)
+
+
+class Maintenance(OpenedPath):
+    """Inspect or change the versions and files of a dataset. `Dataset` inherits these methods.
+
+    After a method has committed a version, the `Dataset` reads the new version.
+    """
+
+    @public_function
+    def check(self) -> pd.DataFrame:
+        """List the files once, and report how they differ from the newest version of the dataset.
+
+        `check` opens no data file, and changes nothing. Call `verify` to also read the content of all files.
+        The pages of web servers state no sizes, so `check` finds no resized files there.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A DataFrame with one row for each problem, empty if there is no problem, and with these
+            Arrow-backed columns:
+
+            - path : path of the file
+            - problem : "missing" for a file of the dataset that does not exist; "resized" for a file of the
+              dataset whose size differs from the snapshot; "unlisted" for a TFRecord file that the snapshot
+              does not list, so that reads ignore it; "unfinished" for a file of a write that is still
+              running or was interrupted
+            - bytes : stored size of the file, in bytes; null if the file is missing or its size is unknown
+            - listed_bytes : size in the snapshot; null if the snapshot does not list the file
+            - rows : row count in the snapshot; null if the snapshot does not list the file
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+
+        See Also
+        --------
+        Dataset.verify : Read all files, and also report damaged files.
+        Dataset.repair : Drop missing files from the dataset.
+        Dataset.add_snapshot : List files that other tools have added or changed.
+        Dataset.cleanup : Remove the files of interrupted writes.
+
+        Examples
+        --------
+        >>> import pathlib
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> len(people.check())
+        0
+        >>> pathlib.Path(people.files["path"][0].as_py()).unlink()
+        >>> people.check()[["problem", "listed_bytes", "rows"]]
+           problem  listed_bytes  rows
+        0  missing            35     1
+        """
+        self._whole("check")
+        store = self._directory("check", writes=False)
+        check_bucket(store)
+        return check(store)
+
+    @public_function
+    def verify(self) -> pd.DataFrame:
+        """Read all files completely, and report damaged files and files that differ from the snapshot.
+
+        `verify` reads files in parallel and in bounded memory. Damage raises no error. The returned DataFrame
+        reports the damage.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A DataFrame with one row for each file, and with these Arrow-backed columns:
+
+            - path : path of the file
+            - bytes : stored size of the file, in bytes
+            - rows : number of intact records
+            - damaged : number of damaged records, counting a byte range without recognisable records as one
+            - damaged_bytes : number of damaged bytes in the decompressed content
+            - offset : byte offset of the first damage in the decompressed content; null without damage
+            - reason : description of the first damage; null without damage
+            - drift : how the features in the file differ from the expected columns; empty without a
+              difference. The expected columns come from the snapshot, or are inferred from a sample as in
+              `read_tfrecord`
+            - agrees : false if the file differs from the snapshot; null if there is no snapshot
+            - differs : how the file differs from the snapshot; null if there is no snapshot
+
+        Raises
+        ------
+        FileNotFoundError
+            If the path matches no file.
+
+        See Also
+        --------
+        Dataset.add_snapshot : Store a snapshot of files that another tool wrote.
+        read_tfrecord : Read the files; ``on_corrupt`` skips or quarantines damage.
+
+        Examples
+        --------
+        Damage the first of two files, and let `verify` find the damaged file:
+
+        >>> import pathlib
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> file = pathlib.Path(people.files["path"][0].as_py())
+        >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
+
+        >>> report = people.verify()
+        >>> report[["rows", "damaged", "offset", "agrees"]]
+           rows  damaged  offset agrees
+        0     0        1       0  False
+        1     1        0    <NA>   True
+        """
+        return full_scans.verify(self._path, self._whole("verify", "record_type"))
+
+    @public_function
+    def compact(
+        self,
+        *,
+        target_bytes: int | str | None = "128 MiB",
+        filters: Sequence[Any] | pc.Expression | None = None,
+        keep_versions: bool | None = None,
+    ) -> Commit:
+        """Replace the small files of a dataset by larger files with the same rows in the same order.
+
+        `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies
+        the checksum of each file. `compact` joins only neighbouring files in the same directory, with the
+        same partition values and the same codec. Files whose size is at least half of ``target_bytes`` stay
+        unchanged. If the stored bytes of other tools' files cannot be joined, `compact` decompresses and
+        recompresses these files.
+
+        Rows that other writes append while `compact` runs are kept. If another write replaces files that
+        `compact` has read, `compact` skips them, and commits the compaction of the remaining files.
+
+        Tasks on the active Dask scheduler write the new files in parallel.
+
+        Parameters
+        ----------
+        target_bytes : int or str, default "128 MiB"
+            The largest stored size of a new file, in bytes or as text with a unit. With
+            ``target_bytes=None``, the size of new files is not limited.
+        filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
+            Filters that select the files to compact, as in `read_tfrecord`. A file stays unchanged if
+            partition values or statistics show that none of its rows can pass the filters. By default, all
+            files are compacted.
+        keep_versions : bool, optional
+            If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
+            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, where they stay
+            until `expire` removes them. If ``keep_versions`` is False, remove the replaced files and the
+            earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True
+            if that value is not set.
+
+        Returns
+        -------
+        Commit
+            The newest version. ``details`` counts the replaced files (``replaced_files``), the new files
+            (``written_files``), and the files that were skipped because other writes had replaced them
+            (``skipped_files``).
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot. If another tool wrote the files, call `add_snapshot` first.
+        FileChangedError
+            If the content of a file differs from the snapshot.
+        CorruptRecordError
+            If a file of the dataset is damaged or missing.
+        SchemaError
+            If the filters cannot be applied to the columns.
+
+        See Also
+        --------
+        Dataset.delete : Remove the rows that pass filters.
+        Dataset.add_snapshot : Store a snapshot of files that another tool wrote.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"]}, npartitions=3)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> people.compact().details
+        {'replaced_files': 3, 'written_files': 1, 'skipped_files': 0}
+        >>> people.version, len(people.files)
+        (2, 1)
+        """
+        size = arguments.byte_count("target_bytes", target_bytes) or sys.maxsize
+        store = self._store("compact")
+        root = store.public()
+        done = compact_files(
+            store, size, filters, compute_each, keep_versions=keeps_versions(keep_versions, default=True)
+        )
+        counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
+        logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
+        replaced = {"replaced_files": done.replaced, "written_files": done.written}
+        return self._committed(done.snapshot, **replaced, skipped_files=done.skipped)
+
+    @public_function
+    def delete(
+        self,
+        filters: Sequence[Any] | pc.Expression,
+        *,
+        dry_run: bool = False,
+        keep_versions: bool | None = None,
+    ) -> Commit:
+        """Delete exactly the rows of a dataset that pass filters.
+
+        If partition values or statistics show that all rows of a file pass the filters, `delete` drops the
+        file without opening it. If partition values or statistics show that no row can pass the filters,
+        `delete` keeps the file without opening it. `delete` reads all other files. A file that loses some
+        rows is written again, and blocks that keep all of their rows are copied unchanged.
+
+        If a category occurs only in deleted rows, `delete` removes the category from the column. To find such
+        categories, `delete` reads the categorical columns of the dropped and rewritten files, and then those
+        of the files with the remaining rows, including files that no filter needs. The search ends once each
+        category of the deleted rows is found in a remaining row.
+
+        A single commit deletes all matching rows. If the process is killed before the commit, the dataset
+        stays unchanged. Rows that other writes append while `delete` runs are kept, even if they pass the
+        filters. If another write replaces files that `delete` has read, `delete` also processes the new
+        files.
+
+        Tasks on the active Dask scheduler read and write the files in parallel.
+
+        Parameters
+        ----------
+        filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
+            Filters that select the rows to delete. Exactly the rows that ``read_tfrecord(path,
+            filters=filters)`` returns are deleted. A row with a null in a column that the filters compare is
+            kept, unless the filters select nulls. The snapshot does not store the filters.
+        dry_run : bool, default False
+            If ``dry_run`` is True, change nothing, and return what the call would delete.
+        keep_versions : bool, optional
+            If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
+            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, where they stay
+            until `expire` removes them. If ``keep_versions`` is False, remove the replaced files and the
+            earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True
+            if that value is not set.
+
+        Returns
+        -------
+        Commit
+            The newest version. ``details`` counts the deleted rows (``deleted_rows``), the files without
+            remaining rows (``dropped_files``), and the files that were written again (``rewritten_files``).
+            ``replaced_bytes`` is the stored size of the dropped and rewritten files before the deletion. If
+            no row passes the filters, nothing is committed.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot. If another tool wrote the files, call `add_snapshot` first.
+        FileChangedError
+            If the content of a file differs from the snapshot.
+        CorruptRecordError
+            If a file of the dataset is damaged or missing.
+        SchemaError
+            If the filters cannot be applied to the columns.
+        ConcurrentWriteError
+            If other writes keep replacing files while `delete` runs.
+
+        See Also
+        --------
+        Dataset.compact : Replace small files by larger files.
+        Dataset.restore : Make an older version the newest version.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> people.delete([("born", "<", 1900)]).details["deleted_rows"]
+        1
+        >>> people.to_table()["name"].to_pylist()
+        ['Alan', 'Grace']
+        """
+        dry_run = arguments.flag("dry_run", dry_run)
+        store = self._store("delete")
+        root = store.public()
+        keeps = keeps_versions(keep_versions, default=True)
+        done = delete_rows(store, filters, compute_each, dry_run=dry_run, keep_versions=keeps)
+        action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
+        counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"
+        logger.info("%s: %s %s", root, action, counts)
+        return self._committed(
+            done.snapshot,
+            deleted_rows=done.rows,
+            dropped_files=done.dropped,
+            rewritten_files=done.rewritten,
+            replaced_bytes=done.bytes,
+        )
+
+    @public_function
+    def restore(self, version: int) -> Commit:
+        """Make an older version of a dataset the newest version.
+
+        The new version has the rows, the columns and the ``custom_metadata`` of the older version. `restore`
+        neither reads nor writes data files. `restore` keeps all newer versions, so another `restore` can undo
+        the first `restore`.
+
+        Parameters
+        ----------
+        version : int
+            The version to restore. `history` lists the versions. If ``version`` is the newest version,
+            nothing is committed.
+
+        Returns
+        -------
+        Commit
+            The newest version. ``details`` contains the restored version (``restored_version``).
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot, or if the dataset does not have this version. For a missing
+            version, the error names the versions of the dataset.
+        CorruptRecordError
+            If a file that the newest version does not list is missing, or has another size.
+        FileChangedError
+            If a different file now exists at the path of a file of the version, or if the version expires
+            during the call.
+        ConcurrentWriteError
+            If another write changes the rows of the dataset at the same time.
+        DestinationError
+            If ``path`` lies inside another dataset.
+
+        See Also
+        --------
+        Dataset.expire : Expire old versions.
+        Dataset.history : List the versions of a dataset.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> first = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> second = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> people.restore(1).rows
+        2
+        >>> people.history()[["version", "mode", "details", "rows"]]
+           version     mode    details  rows
+        0        1   create       <NA>     2
+        1        2   append       <NA>     4
+        2        3  restore  version 1     2
+        """
+        number = arguments.number("version", version)
+        store = self._store("restore")
+        newest = rewrite_versions.restore_version(store, number)
+        logger.info("%s: version %d: restored version %d", store.public(), newest.number, number)
+        return self._committed(newest, restored_version=number)
+
+    @public_function
+    def expire(
+        self,
+        *,
+        versions: int | None = None,
+        older_than: str | timedelta | None = None,
+        grace: str | timedelta = "1 hour",
+    ) -> Commit:
+        """Expire old versions of a dataset, and remove the files that only expired versions need.
+
+        A version expires unless it is one of the newest ``versions`` versions or is younger than
+        ``older_than``. The newest version never expires. An expired version can no longer be opened or
+        restored.
+
+        The files of an expired version stay for the grace period, so that running reads of the version can
+        finish. The first call of `expire` or `cleanup` after the grace period removes the files of the
+        expired version.
+
+        On a full disk, `expire` first removes the files that earlier calls have left. With ``grace="0 s"``,
+        it then also removes the files of the versions that expire, before it commits.
+
+        Parameters
+        ----------
+        versions : int, optional
+            How many versions to keep. Versions that `expire` itself creates do not count. By default, only
+            the age of a version decides whether the version expires.
+        older_than : str or timedelta, optional
+            The age at which a version expires, for example ``"7 days"``. The age is the time since the
+            version was created, by the clock of the store. By default, only the number of versions decides
+            whether a version expires.
+        grace : str or timedelta, default "1 hour"
+            How long to keep the files of an expired version, for running reads. Pass more time than the
+            longest read of the dataset takes.
+
+        Returns
+        -------
+        Commit
+            The newest version. ``details`` contains the versions that the call expired
+            (``expired_versions``), the number of data files that the call removed (``removed_files``), and
+            the stored size of these files (``removed_bytes``). If no version expires, nothing is committed.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+        OSError
+            If files cannot be removed, or if a full disk has no space for the new version and ``grace`` is
+            not zero. Versions may have expired even if `expire` raises OSError. Call `expire` again to remove
+            the files.
+        TFRecordError
+            If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
+        DestinationError
+            If ``path`` lies inside another dataset.
+
+        See Also
+        --------
+        Dataset.restore : Make an older version the newest version.
+        Dataset.cleanup : Remove the files of interrupted writes.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> for _ in range(4):
+        ...     _ = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> people.expire(versions=2).details["expired_versions"]
+        [1, 2]
+        >>> people.history()["version"].tolist()
+        [3, 4, 5]
+        """
+        count = arguments.count("versions", versions)
+        age = None if older_than is None else arguments.duration("older_than", older_than)
+        wait = arguments.duration("grace", grace)
+        if count is None and age is None:
+            problem = "neither versions= nor older_than= says which versions expire"
+            advice = 'pass versions=10 to keep the newest 10, or older_than="7 days" to remove older versions'
+            raise TFRecordError(problem, advice)
+        store = self._store("expire")
+        done = rewrite_versions.expire_versions(store, count, age, wait)
+        what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"
+        logger.info("%s: version %d: %s", store.public(), done.snapshot.number, what)
+        return self._committed(
+            done.snapshot,
+            expired_versions=[*done.versions],
+            removed_files=done.files,
+            removed_bytes=done.bytes,
+        )
+
+    @public_function
+    def repair(self, *, dry_run: bool = False) -> Commit:
+        """Remove files that no longer exist from the file list of a dataset.
+
+        If something other than this library removed files of a dataset, such as `rm` or a lifecycle rule of a
+        store, reads of their rows raise. `repair` lists the files once, and commits a version without the
+        missing files and their rows. If no file is missing, `repair` commits nothing.
+
+        `repair` opens no data file, and neither drops nor changes a file that exists. `repair` keeps the
+        earlier versions, and the rows that other writes append while `repair` runs. If the missing files are
+        put back, `restore` makes their rows part of the dataset again.
+
+        Parameters
+        ----------
+        dry_run : bool, default False
+            If ``dry_run`` is True, change nothing, and return the files that are missing.
+
+        Returns
+        -------
+        Commit
+            The newest version. ``details["lost_files"]`` maps the path of each missing file to the number of
+            lost rows.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+        ConcurrentWriteError
+            If another process removes the dataset while `repair` runs.
+
+        See Also
+        --------
+        Dataset.delete : Delete the rows that pass filters.
+        Dataset.restore : Make an older version the newest version.
+        Dataset.verify : Report missing, damaged and changed files.
+
+        Examples
+        --------
+        A partition directory is removed by hand:
+
+        >>> import shutil
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"], "field": ["logic", "codes"]}, npartitions=1)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people", partition_on="field")
+        >>> shutil.rmtree("people/field=codes")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> sum(people.repair().details["lost_files"].values())
+        1
+        >>> people.to_table()["name"].to_pylist()
+        ['Ada']
+        """
+        dry_run = arguments.flag("dry_run", dry_run)
+        store = self._store("repair")
+        done = rewrite_versions.drop_missing_files(store, dry_run=dry_run)
+        if done.lost:
+            action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"
+            files, rows = len(done.lost), sum(done.lost.values())
+            root = store.public()
+            logger.warning("%s: %s %d missing files with %d rows", root, action, files, rows)
+        return self._committed(done.snapshot, lost_files=done.lost)
+
+    @public_function
+    def cleanup(
+        self,
+        *,
+        older_than: str | timedelta = "1 day",
+        dry_run: bool = False,
+    ) -> list[str]:
+        """Remove the files of interrupted writes, such as a write whose client process was killed.
+
+        `cleanup` removes staged files, data files of interrupted writes, and column files, unless a snapshot
+        lists them. `cleanup` removes leftover files that a committed overwrite should have removed. `cleanup`
+        keeps the files of other tools, and the files of versions that have not expired. `cleanup` removes the
+        files of an expired version if the version expired more than ``older_than`` ago. On S3, `cleanup` also
+        aborts incomplete multipart uploads.
+
+        Parameters
+        ----------
+        older_than : str or timedelta, default "1 day"
+            How old the newest file of a write must be, by the clock of the store, before the files of the
+            write are removed. If the newest file is younger than ``older_than``, all files of the write are
+            kept, because the write may still be running. Pass more time than the longest task of a running
+            write, and the longest read of an expired version, take.
+        dry_run : bool, default False
+            If ``dry_run`` is True, remove nothing, and return the files that would be removed.
+
+        Returns
+        -------
+        list of str
+            The removed files, as paths relative to the directory. The list does not contain the files that a
+            committed overwrite should have removed. The list is empty if the directory does not exist.
+
+        Raises
+        ------
+        DestinationError
+            If the path is a file, or if it lies inside another dataset.
+
+        See Also
+        --------
+        exists : Find out whether a directory contains data.
+
+        Examples
+        --------
+        After a finished write, `cleanup` finds no file to remove:
+
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> dask_tfrecord.open_dataset("people").cleanup(older_than="6 hours")
+        []
+        """
+        store = self._directory("cleanup")
+        check_bucket(store)
+        if store.fs.isfile(store.root):
+            raise DestinationError("is a file, not a directory", "pass the dataset's directory")
+        dry_run = arguments.flag("dry_run", dry_run)
+        refuse_inside_dataset(store, "cleanup")
+        age = arguments.duration("older_than", older_than)
+        try:
+            now = time_of_store(store) if store.names(METADATA_DIRECTORY) else datetime.now(UTC)
+        except PermissionError:
+            if not dry_run:
+                raise
+            now = datetime.now(UTC)
+        removed = rewrite_versions.clean_up(store, now - age, dry_run=dry_run)
+        action = "would remove" if dry_run else "removed"
+        logger.info("%s: cleanup %s %d files", store.public(), action, len(removed))
+        return removed
+
+    @public_function
+    def add_snapshot(self, *, columnar: str | Sequence[str] | Literal[False] | None = "auto") -> Commit:
+        """Read all files of a directory that another tool wrote, and store a snapshot of their content.
+
+        After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files. With the
+        snapshot, `read_tfrecord` opens the dataset without reading any data file, and knows the number of
+        rows. The snapshot also lets `read_tfrecord` skip files in which no row can pass the filters.
+        Because the snapshot lists the blocks of large uncompressed files, `read_tfrecord` splits these files
+        without searching for the starts of records. With the snapshot, `take` loads rows by index without
+        first counting all rows. `add_snapshot` does not change the data files.
+
+        Call `add_snapshot` again after other tools have added, removed or rewritten files. A repeated call
+        reads all files again. If `to_tfrecord` has appended to the dataset, a repeated call only reads the
+        rewritten files of other tools, and keeps the columns and types. A copy of a dataset needs no new
+        snapshot. After a copy that changed the modification times of other tools' files, `add_snapshot`
+        compares their checksums, so that later reads need not.
+
+        By default, `add_snapshot` copies the small columns of large files while it reads them. Several tasks
+        share an uncompressed file of more than 64 MiB, so it is read a second time if it may have small
+        columns.
+
+        Parameters
+        ----------
+        columnar : {"auto", "scalars", None, False} or list of str, default "auto"
+            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. With
+            "auto", the setting of the dataset stays the same. Files that `add_snapshot` reads get their small
+            columns; if the setting is a list or "scalars", only missing, outdated or incomplete Parquet files
+            are written. With a list or "scalars", all Parquet files are written anew from the records, even
+            if the snapshot is up to date. With None or False, none is written.
+
+        Returns
+        -------
+        Commit
+            The version that `add_snapshot` has stored.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory contains no files to read.
+        DestinationError
+            If the path is not a directory, if the directory already has a snapshot that is up to date, or if
+            the directory lies inside another dataset or contains another dataset.
+        CorruptRecordError
+            If a record is damaged, or if `to_tfrecord` has written some of the files, and a file is missing
+            or has another size. `verify` reports all damage, and `repair` drops missing files.
+        SchemaError
+            If a value in a record does not fit its column. `verify` reports all values that do not fit their
+            columns.
+
+        See Also
+        --------
+        Dataset.verify : Report damaged files, and files that differ from the snapshot or the columns.
+        Dataset.take : Load rows by index.
+
+        Examples
+        --------
+        Store a snapshot of a directory that another tool wrote:
+
+        >>> import shutil
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> ignored = shutil.ignore_patterns("_*")
+        >>> _ = shutil.copytree("people", "foreign", ignore=ignored, copy_function=shutil.copy)
+        >>> foreign = dask_tfrecord.open_dataset("foreign")
+        >>> foreign.num_rows is None
+        True
+        >>> foreign.add_snapshot().rows
+        2
+        >>> foreign.num_rows
+        2
+        """
+        read = self._whole("add_snapshot", "schema", "hive", "record_type", "split")
+        store = self._directory("add_snapshot")
+        return self._committed(full_scans.index(self._path, store, read, columnar))
+
+    def _committed(self, snapshot: Snapshot, **details: Any) -> Commit:
+        """Return a `Commit` for a committed version, and let the next use of the `Dataset` open the newest
+        version.
+        """
+        self._set(self._path, self._names, self._keywords)
+        return Commit.of(snapshot, **details)

@@ -1,0 +1,330 @@
+"""Commit versions without new data files: restore an older version, drop lost files, or expire old versions.
+
+`expire_versions` also removes the files that only expired versions list.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.names import METADATA_DIRECTORY, closed_column_files, snapshot_path, staged
+from dask_tfrecord.dataset.rewrite.compact import commit, plan_run
+from dask_tfrecord.dataset.snapshot.check import find_newest_files, first_lost, look_for
+from dask_tfrecord.dataset.snapshot.list_files import open_list
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, kept_versions, listed_files, open_version
+from dask_tfrecord.dataset.snapshot.moved_files import of_version
+from dask_tfrecord.dataset.snapshot.stored_files import identities
+from dask_tfrecord.dataset.snapshot.versions import (
+    LostListError,
+    listed_by,
+    needed_lists,
+    open_version_files,
+    versions,
+)
+from dask_tfrecord.dataset.snapshot.visibility import kept_files
+from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
+from dask_tfrecord.dataset.write.orphans import last_modified, remove_orphans, time_of_store
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.transaction import finish_newest
+from dask_tfrecord.files.file_list import FileList
+from dask_tfrecord.storage.failures import is_full
+from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.paths import name_of
+from dask_tfrecord.storage.store import Store
+
+
+def restore_version(store: Store, version: int) -> Snapshot:
+    """Commit a new version with the files, columns and all other properties of an older version.
+
+    If ``version`` is the newest version, commit nothing. Return the newest snapshot. Raise FileNotFoundError
+    if there is no such version. Raise CorruptRecordError if a file that the newest version does not list is
+    missing, or has another size. Raise ConcurrentWriteError if another write changes the rows of the dataset
+    at the same time.
+    """
+    newest, older = (open_version(store, number, reads_files=True) for number in (None, version))
+    if version == newest.number:
+        return newest
+    returned = older.file_list.minus(newest.file_list)
+    if (error := first_lost(store, look_for(store, returned.names), returned)) is not None:
+        open_version(store, version)  # this call raises an error if the version has expired
+        raise of_version(error, version).replaced(advice="put the file back from a copy", remedies=())
+    planned = planned_rows(newest)
+    return commit(plan_run(store, newest), Restore(planned, version=version))
+
+
+class Repaired(NamedTuple):
+    """What a repair did.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot after the repair.
+    lost : dict of str to int
+        Maps the path of each missing file, relative to the directory of the dataset, to the number of rows
+        that the file had.
+    """
+
+    snapshot: Snapshot
+    lost: dict[str, int]
+
+
+def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
+    """Commit a version that no longer lists the missing files of the newest version.
+
+    A dry run commits nothing. If no file is missing, commit nothing. List the directory once.
+    """
+    found = find_newest_files(store, open_version(store, None))
+    snapshot, files = found.snapshot, found.listed.filter(found.is_missing)
+    lost = dict(zip(files.paths, files["records"].to_pylist(), strict=True))
+    if lost and not dry_run:
+        groups = tuple(Group((file,), ()) for file in identities(files))
+        snapshot = commit(plan_run(store, snapshot), Repair(groups))
+    return Repaired(snapshot, lost)
+
+
+# Version metadata is read in batches of this many versions.
+_BATCH = 100
+
+
+class Expired(NamedTuple):
+    """The result of `expire`.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot when `expire` returns.
+    versions : tuple of int
+        The versions that this call of `expire` made unreadable.
+    files, bytes : int
+        The number of data files that `expire` removed, and the total stored size of these files. The removed
+        files may belong to versions that an earlier call of `expire` made unreadable.
+    """
+
+    snapshot: Snapshot
+    versions: tuple[int, ...]
+    files: int
+    bytes: int
+
+
+class Unneeded(NamedTuple):
+    """The files that only expired versions need.
+
+    ``data`` lists data files in the directory of kept files. ``metadata`` contains the full paths of
+    snapshots and column files.
+    """
+
+    data: FileList
+    metadata: list[str]
+
+    @property
+    def paths(self) -> list[str]:
+        return [*self.data.paths, *self.metadata]
+
+
+def expire_versions(
+    store: Store, versions_to_keep: int | None, older_than: timedelta | None, grace: timedelta
+) -> Expired:
+    """Expire versions, and remove the files of versions that expired more than ``grace`` ago.
+
+    Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
+    Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
+    """
+    newest = open_version(store, None, reads_files=True)
+    found = FoundFiles(store, METADATA_DIRECTORY)
+    now = time_of_store(store)
+    stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
+    kept = _newest_states(store, stored, versions_to_keep or 1)
+    if older_than is not None:
+        times = creation_times(store, stored, found)
+        kept += [number for number in stored if times[number] >= now - older_than][:1]
+    expired = tuple(number for number in stored if number < min(kept))
+    removed: list[FileList] = []
+    if expired:
+        run = plan_run(store, newest)
+        newest = _commit_expiry(run, found, expired, min(kept), grace, removed)
+        expired = expired if newest.run == run.run else ()
+        now = time_of_store(store)
+    removed.append(remove_unneeded(store, found, now - grace).data)
+    size = sum(pc.sum(files["bytes"]).as_py() or 0 for files in removed)
+    return Expired(newest, expired, sum(map(len, removed)), size)
+
+
+def _commit_expiry(
+    run: WriteRun,
+    found: FoundFiles,
+    expired: Sequence[int],
+    oldest: int,
+    grace: timedelta,
+    removed: list[FileList],
+) -> Snapshot:
+    """Commit that the versions ``expired``, which are those before ``oldest``, are no longer readable.
+
+    On a full disk, first remove what earlier calls of `expire` have left. If that is not enough, and no
+    reader needs time to finish, remove the snapshots of the expired versions before the commit: a version is
+    gone with its snapshot. Add the data files that this function removes to ``removed``.
+    """
+    store = run.store
+
+    def attempt() -> Snapshot:
+        return commit(run, Expire(oldest))
+
+    def free() -> None:
+        removed.append(remove_unneeded(store, found, time_of_store(store) - grace).data)
+
+    try:
+        return attempt()
+    except OSError as error:
+        if not is_full(error):
+            raise
+    free()
+    try:
+        return attempt()
+    except OSError as error:
+        if not is_full(error):
+            raise
+        if grace:
+            error.add_note('expire(grace="0 s") first removes the files of the versions that expire')
+            raise
+    files = open_version_files(store, [number for number in versions(store) if number >= oldest])
+    store.remove(store.join(snapshot_path(one)) for one in {*expired} - needed_lists(files.values()))
+    free()
+    return attempt()
+
+
+def creation_times(store: Store, numbers: Iterable[int], found: FoundFiles) -> Mapping[int, datetime]:
+    """Map each version to its creation time: the modification time of the snapshot in the store.
+
+    ``found`` is a listing that contains the directory of metadata. No version gets an earlier time than the
+    previous version, even if the store's clock was set back.
+    """
+    times: dict[int, datetime] = {}
+    newest: datetime | None = None
+    for number in numbers:
+        time = last_modified(store, [store.join(snapshot_path(number))], found)
+        times[number] = newest = time if newest is None else max(newest, time)
+    return times
+
+
+def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
+    """Return the ``count`` newest versions that `expire` did not create. If there are fewer such versions,
+    return only the oldest version.
+    """
+    states: list[int] = []
+    for end in range(len(stored), 0, -_BATCH):
+        batch = stored[max(end - _BATCH, 0) : end]
+        files = open_version_files(store, batch)  # an overwrite may have removed a version
+        states += [one for one in reversed(batch) if one in files and files[one].metadata.mode != "expire"]
+        if len(states) >= count:
+            return states[:count]
+    return stored[:1]
+
+
+def clean_up(store: Store, before: datetime, *, dry_run: bool) -> list[str]:
+    """Remove the files that interrupted writes, interrupted commits and expired versions have left.
+
+    The function lists the directory once. Leave the files of runs and versions that were active after the
+    time ``before``. Return the paths of the removed files, relative to the root. A dry run removes nothing.
+    """
+    if not dry_run:
+        finish_newest(store)
+    found = FoundFiles(store)
+    removed = remove_orphans(store, found, before, dry_run=dry_run)
+    unneeded = remove_unneeded(store, found, before, dry_run=dry_run).paths
+    return sorted({*removed, *map(store.relative, unneeded)})
+
+
+def remove_unneeded(store: Store, found: FoundFiles, before: datetime, *, dry_run: bool = False) -> Unneeded:
+    """Remove redundant copies of files, and files needed only by versions that expired before the time
+    ``before``.
+
+    ``found`` is a listing that contains the directory of metadata. It lacks the removed files afterwards.
+    Return the removed files. If ``dry_run`` is True, remove nothing.
+    """
+    unneeded = unneeded_files(store, found, before)
+    newest = None
+    if store.put_back_leaves_copy:
+        newest = Head.read(store, intact=True, reads_files=True).snapshot
+    copies = None if newest is None else _second_copies(store, found, newest, before)
+    if not dry_run:
+        store.remove(unneeded.paths)
+        found.remove(unneeded.paths)
+    if newest is None or copies is None:
+        return unneeded
+    for path in () if dry_run else copies.paths:
+        _remove_copy(store, path, newest)
+    return unneeded._replace(data=FileList.joined([unneeded.data, copies]))
+
+
+def _second_copies(store: Store, found: FoundFiles, newest: Snapshot, before: datetime) -> FileList:
+    """Return the kept files that also exist at their original paths in the newest version. Leave out kept
+    files that were modified after ``before``.
+
+    On object stores, `restore` leaves the kept file in place when it copies the file back.
+    """
+    kept = kept_files(store, found)
+    sizes = dict(zip(newest.file_list.paths, newest.file_list["bytes"].to_pylist(), strict=True))
+    is_copy = []
+    for name, path, size in zip(kept.names, kept.paths, kept["bytes"].to_pylist(), strict=True):
+        present = None
+        if sizes.get(name) == size and last_modified(store, [path], found) <= before:
+            with suppress(FileNotFoundError):
+                present = store.look(store.join(name))["size"]
+        is_copy.append(present == size)
+    return kept.filter(np.array(is_copy, bool))
+
+
+def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
+    """Remove a kept file that also exists at its original path in the newest version.
+
+    A commit that replaces the file at the original path first copies the file to ``path``, and then removes
+    the original. If a newer version exists after ``path`` is removed, restore ``path`` from a backup, because
+    the commit of that version may have relied on the file. If the process is killed, the backup stays in the
+    staging directory until `cleanup` runs.
+    """
+    backup = store.join(staged(uuid4().hex, name_of(path)))
+    store.copy(path, backup)
+    store.remove_file(path)
+    if Head.read(store, intact=True).number != newest.number and not store.has_file(path):
+        store.copy(backup, path)
+    store.remove_file(backup)
+
+
+def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneeded:
+    """Return the files needed only by versions that expired before the time ``before``.
+
+    ``found`` is a listing that contains the directory of metadata.
+    """
+    kept = kept_files(store, found)
+    closed = closed_column_files(store, found)
+    # Versions are listed last, so that no listed file is newer than the newest listed version.
+    numbers = versions(store)
+    nothing = Unneeded(kept.slice(0, 0), [])
+    if not len(kept) and [*kept_versions(store)] == numbers:
+        return nothing
+    times = creation_times(store, numbers, found)
+    try:
+        first = max((number for number in numbers if times[number] <= before), default=0)
+        oldest = open_list(store, first).metadata.oldest if first else 0
+        if not len(kept) and oldest <= min(numbers):
+            return nothing
+        needed = {number for number in numbers if number >= oldest}
+        beside = {*closed}.difference(listed_files(Head.read(store).snapshot))
+        files = open_version_files(store, sorted(needed))
+        if len(files) < len(needed):  # a concurrent overwrite has removed a version
+            return nothing
+        lists = needed_lists(files.values())
+        listed = listed_by(store, sorted(needed), kept_versions) if len(kept) or beside else set()
+    except (FileNotFoundError, LostListError) as error:
+        if isinstance(error, LostListError) and max(versions(store), default=0) == numbers[-1]:
+            raise
+        return nothing  # a concurrent overwrite has removed a version
+    is_unneeded = np.array([name not in listed for name in kept.names], bool)
+    gone = [number for number in numbers if number not in needed | lists]
+    metadata = [*map(snapshot_path, gone)]
+    metadata += sorted(beside - listed)
+    return Unneeded(kept.filter(is_unneeded), [store.join(path) for path in metadata])

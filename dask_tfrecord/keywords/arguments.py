@@ -1,0 +1,551 @@
+"""Validate the arguments of the public functions, and take defaults from Dask's configuration.
+
+The functions convert each argument to one standard type, and accept the spellings of other libraries if the
+meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
+the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed dicts,
+such as `RequestKeywords`, declare the keywords that several functions share.
+"""
+
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from difflib import get_close_matches
+from inspect import signature
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
+
+import dask
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+from dask.utils import parse_bytes
+
+from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType, limit_pool
+from dask_tfrecord.codec.codecs import CODECS, Compression
+from dask_tfrecord.dataset.read.columns import GivenHive, GivenSchema, Infer
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.errors import Remedy, TFRecordError, did_you_mean
+from dask_tfrecord.files.damage import OnCorrupt
+from dask_tfrecord.files.file_options import Extra
+from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.tfds import Labels
+from dask_tfrecord.storage.block_cache import LEAST_BYTES, BlockCache
+from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.filesystem import Filesystem
+from dask_tfrecord.storage.paths import PathLike, path_text
+from dask_tfrecord.storage.read_ahead import limit_in_flight
+
+Value = TypeVar("Value")
+
+_NAME = "dask-tfrecord"
+_DEFAULTS = yaml.safe_load(Path(__file__).with_name("dask-tfrecord.yaml").read_text())
+
+dask.config.update_defaults(_DEFAULTS)
+
+
+def keyword_or_default(
+    keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
+) -> Value:
+    """Validate the value of a keyword. If the value equals ``unset``, validate the value in Dask's
+    configuration instead.
+
+    The configuration key is ``dask-tfrecord.`` followed by the keyword, with "-" in place of "_". An error
+    about a configured value names the configuration key.
+    """
+    if not isinstance(value, str | None) or value != unset:
+        return check(value)
+    name = keyword.replace("_", "-")
+    key, default = f"{_NAME}.{name}", _DEFAULTS[_NAME][name]
+    configured = dask.config.get(key, default=default)
+    try:
+        return check(configured)
+    except TFRecordError as error:
+        raise error.replaced(
+            problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
+            advice="change the configuration",
+            remedies=[] if default == unset else [Remedy(keyword, default, "override the configuration")],
+            function="",
+        ) from None
+
+
+def limit_memory_pool() -> None:
+    """Let this process keep at most ``dask-tfrecord.memory-pool`` bytes of memory for later batches."""
+    key = f"{_NAME}.memory-pool"
+    configured = dask.config.get(key, default=None)
+    if configured is None:
+        return
+    try:
+        limit_pool(parse_bytes(configured))
+    except (ValueError, TypeError, AttributeError):
+        problem = f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes"
+        raise TFRecordError(problem, "write it as '256 MiB'") from None
+
+
+def in_flight_bytes() -> int:
+    """Return how many bytes this process may have on the way from remote stores, and to them."""
+    key = f"{_NAME}.in-flight"
+    configured = dask.config.get(key, default=_DEFAULTS[_NAME]["in-flight"])
+    try:
+        return max(0, int(parse_bytes(configured)))
+    except (ValueError, TypeError, AttributeError):
+        problem = f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes"
+        raise TFRecordError(problem, "write it as '64 MiB'") from None
+
+
+limit_in_flight(in_flight_bytes)
+
+# The codec names that ``compression=`` accepts, including TensorFlow's spellings.
+AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
+AnySchema: TypeAlias = GivenSchema | Literal["infer"]
+ReadSchema: TypeAlias = AnySchema | PathLike
+AnyRecordType: TypeAlias = RecordType | Literal["infer"]
+DtypeBackend = Literal["pyarrow", "numpy", "numpy_nullable"]
+Shuffle = Literal["buffer", "blocks"]
+BatchMode = Literal["keep", "drop", "auto"]
+LastBatch = Literal["keep", "drop"]
+Uneven = Literal["keep", "drop", "pad"]
+Until: TypeAlias = Literal["first", "all"] | int
+# A path, or several sources with their weights.
+PathOrMixture: TypeAlias = PathLike | Sequence[PathLike] | Mapping[Any, float] | Sequence[tuple[Any, float]]
+
+
+class ReadOptionKeywords(TypedDict, total=False):
+    """Declare the options in ``read_options=``, which few reads need."""
+
+    infer: Infer
+    include_offset_column: bool | str
+    max_corrupt: int | float | None
+    quarantine_path: PathLike | None
+    verify_crc: bool
+    max_record_bytes: SupportsIndex | str
+    max_features: int | None
+
+
+class DetectedReadKeywords(TypedDict, total=False):
+    """Declare the read keywords of functions that always detect the codec."""
+
+    schema: ReadSchema | None
+    hive: GivenHive
+    use_snapshot: bool
+    filters: Sequence[Any] | pc.Expression | None
+    split: str | Sequence[str] | None
+    labels: Labels
+    version: int | None
+    record_type: AnyRecordType
+    extra: Extra
+    on_corrupt: OnCorrupt
+    read_options: ReadOptionKeywords | None
+    storage_options: dict[str, Any] | None
+    filesystem: Filesystem
+
+
+class ReadKeywords(DetectedReadKeywords, total=False):
+    """Declare the keywords that control what is read from a path."""
+
+    compression: AnyCompression | Literal["infer"] | None
+
+
+class ShuffleKeywords(TypedDict, total=False):
+    """Declare the keywords that determine how batches of rows are shuffled and read ahead."""
+
+    shuffle: bool | Shuffle | None
+    seed: int
+    shuffle_buffer: int
+    elastic: int | None
+    prefetch: int | str | None
+
+
+class CacheKeywords(TypedDict, total=False):
+    """Declare the keywords of the cache on a local disk that the feeds share."""
+
+    cache: PathLike | None
+    cache_bytes: SupportsIndex | str | None
+
+
+class MixtureKeywords(TypedDict, total=False):
+    """Declare the keyword that only batches of several sources have."""
+
+    until: Until | None
+
+
+class TableKeywords(ReadKeywords, CacheKeywords, total=False):
+    """Declare the keywords that a `RecordTable` shares with the datasets that contain one."""
+
+
+class DetectedBatchKeywords(
+    DetectedReadKeywords, ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False
+):
+    """Declare the batch keywords of functions that always detect the codec."""
+
+
+class BatchKeywords(ReadKeywords, ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False):
+    """Declare the keywords for batches of rows, which `iter_batches` and the loaders share."""
+
+
+class EpochKeywords(ShuffleKeywords, CacheKeywords, total=False):
+    """Declare the keywords that `Dataset.batches` shares with `iter_batches`."""
+
+    batch_mode: BatchMode
+    epoch: int
+    shard: tuple[int, int]
+    uneven: Uneven
+    start: dict[str, Any] | Sequence[dict[str, Any]] | None
+
+
+class PartitionKeywords(TypedDict, total=False):
+    """Declare the keywords that divide the rows of a read into partitions."""
+
+    blocksize: SupportsIndex | str | None
+    partition_by: str | Sequence[str] | None
+    index: str | Sequence[str] | Literal[False] | None
+    calculate_divisions: bool | None
+
+
+class RequestKeywords(ReadKeywords, PartitionKeywords, total=False):
+    """Declare the keywords that determine the rows and the partitions of a read."""
+
+    include_path_column: bool | str
+
+
+class CollectionKeywords(RequestKeywords, total=False):
+    """Declare the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+
+    categories: Sequence[str] | None
+    dtype_backend: DtypeBackend | None
+
+
+class FileOptionKeywords(TypedDict, total=False):
+    """Declare the options that a `Writer` accepts in ``write_options=``."""
+
+    compression_level: int | None
+    max_rows_per_file: int | None
+    max_bytes_per_file: SupportsIndex | str | None
+    feature_lists: str | Sequence[str] | None
+
+
+class WriteOptionKeywords(FileOptionKeywords, total=False):
+    """Declare the options in ``write_options=``, which few calls of `to_tfrecord` need."""
+
+    max_files_per_task: int | None
+    npartitions: int | None
+    split_by: str | Sequence[str] | int | None
+
+
+class StreamKeywords(TypedDict, total=False):
+    """Declare the keywords of `to_tfrecord` for rows that are not a Dask collection."""
+
+    compression: AnyCompression | Literal["default"] | None
+    record_type: AnyRecordType
+    schema: AnySchema | None
+    lossy: Lossy | Literal["default"]
+    write_index: bool | None
+    append: bool
+    schema_change: Literal["add"] | None
+    overwrite: bool | Literal["partitions"]
+    keep_versions: bool | None
+    partition_on: str | Sequence[str] | None
+    columnar: str | Sequence[str] | Literal[False] | None
+    split: Mapping[str, float] | None
+    colocate: bool
+    shuffle: bool | None
+    seed: int
+    name_function: Callable[[int], str] | None
+    custom_metadata: Mapping[str, str] | None
+    write_id: str | None
+    write_options: WriteOptionKeywords | None
+    storage_options: dict[str, Any] | None
+    filesystem: Filesystem
+
+
+class WriteKeywords(StreamKeywords, total=False):
+    """Declare the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+
+    compute_kwargs: dict[str, Any] | None
+
+
+# Matches durations such as "1 day 12h", "01:30:00" and "1 day 01:30:00".
+_DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
+# pandas 3.1 deprecates the units "d", "w", "H" and "S" in favour of "D", "W", "h" and "s".
+_DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
+
+
+def _wrong(keyword: str, value: object, what: str, *actions: str | Remedy) -> TFRecordError:
+    return TFRecordError(f"{keyword}={value!r} is not {what}", *actions)
+
+
+def path(value: Any, keyword: str = "path") -> PathLike:
+    path_text(value, "" if keyword == "path" else keyword, f'pass a directory, such as {keyword}="train"')
+    given: PathLike = value
+    return given
+
+
+def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
+    """Validate the value of a keyword, and return the value. Raise if the value is not one of ``known``."""
+    if not isinstance(value, str | bool | None) or value not in known:
+        raise _unknown(keyword, value, known)
+    return value
+
+
+def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordError:
+    listed = ", ".join(map(repr, known))
+    return TFRecordError(f"unknown {keyword} {value!r}", f"pass one of {listed}", keyword=keyword)
+
+
+def flag(keyword: str, value: Any) -> bool:
+    """Convert a Python bool or a NumPy bool to bool. Raise for any value that is not a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise _wrong(keyword, value, "True or False")
+    return bool(value)
+
+
+def mappings(**values: Any) -> None:
+    """Raise if the value of a keyword is neither None nor a mapping with string keys."""
+    for keyword, value in values.items():
+        if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
+            # The message does not show the values, because storage_options may contain credentials.
+            problem = f"{keyword}= is not a dict with string keys (got {type(value).__name__})"
+            raise TFRecordError(problem, keyword=keyword)
+
+
+def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
+    """Validate and copy a dict of options, such as ``read_options=``. Raise if an option is not a parameter
+    of ``known``.
+    """
+    mappings(**{keyword: given})
+    names = [*signature(known).parameters]
+    for name in given or ():
+        if name not in names:
+            advice = did_you_mean(name, names) or f"its options are {', '.join(names)}"
+            raise TFRecordError(f"{keyword}= has no option {name!r}", advice, keyword=keyword)
+    return dict(given or {})
+
+
+def compression(value: Any, *others: str) -> Any:
+    """Return the name of a codec, or None for no codec. Accept TensorFlow's names "GZIP", "ZLIB" and ""."""
+    known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
+    codec = (value.lower() or None) if isinstance(value, str) else value
+    if not isinstance(codec, str | None) or codec not in known:
+        raise _unknown("compression", value, known)
+    return codec
+
+
+def names(keyword: str, value: Any) -> list[str]:
+    """Convert one column name, or several column names, to a list."""
+    if isinstance(value, str):
+        return [value]
+    # The method `tolist` converts NumPy arrays, Arrow arrays and pandas indexes to lists.
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if (
+        not isinstance(listed, Sequence)
+        or isinstance(listed, str | bytes)
+        or not all(isinstance(item, str) for item in listed)
+    ):
+        problem = f"{keyword}={value!r} is not a list of column names"
+        raise TFRecordError(problem, f'pass a name, or a list such as {keyword}=["age"]')
+    return list(map(str, listed))
+
+
+def schema(value: Any) -> Any:
+    """Return the value of ``schema=``, or None for "infer". Raise if the value is not a schema."""
+    if isinstance(value, str) and value == "infer":
+        return None
+    if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
+        raise _wrong(
+            "schema", value, "a schema", 'pass the types of columns, such as schema={"age": pa.int64()}'
+        )
+    return value
+
+
+def arrow_schema(value: Any) -> Any:
+    """Validate ``schema=``, and convert a Schema or a Snapshot to a `pyarrow.Schema`."""
+    given = schema(value)
+    if isinstance(given, Snapshot):
+        given = given.columns
+    return given.arrow if isinstance(given, Schema) else given
+
+
+def metadata(value: Any) -> dict[str, str]:
+    """Return ``custom_metadata=`` as a dict. Raise if a key or a value is not a string."""
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    is_text = all(isinstance(text, str) for pair in pairs for text in pair)
+    if not isinstance(value, Mapping | None) or not is_text:
+        problem = f"custom_metadata={value!r} must map strings to strings"
+        raise TFRecordError(problem, "pass a dict, and encode other values, for example with json.dumps")
+    return dict(value or {})
+
+
+# The longest `write_id`. The snapshots keep the ids of many commits.
+_MOST_CHARACTERS = 256
+
+
+def write_id(value: Any) -> str | None:
+    """Validate ``write_id=``, and return the value."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _wrong("write_id", value, "a string", 'pass a text, such as "2026-05-01"')
+    if not value or len(value) > _MOST_CHARACTERS or any("\ud800" <= sign <= "\udfff" for sign in value):
+        problem = f"write_id has {len(value):,} characters"
+        if 0 < len(value) <= _MOST_CHARACTERS:
+            problem = f"write_id={value!r} cannot be encoded as UTF-8"
+        advice = f"pass a name of the rows with 1 to {_MOST_CHARACTERS} characters, such as the day of a job"
+        raise TFRecordError(problem, advice)
+    return value
+
+
+def count(keyword: str, value: Any, least: int = 1) -> int | None:
+    """Convert a Python or NumPy integer to int, and None to None. Raise if the value is below ``least``."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+    is_count = is_integer and value >= least
+    if value is not None and not is_count:
+        kind = "positive" if least else "non-negative"
+        raise _wrong(keyword, value, f"a {kind} integer")
+    return None if value is None else int(value)
+
+
+def number(keyword: str, value: Any, least: int = 1) -> int:
+    """Convert a Python or NumPy integer to int. Raise if the value is None or below ``least``."""
+    found = count(keyword, value, least)
+    if found is None:
+        raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")
+    return found
+
+
+def seed_of(shuffle: Any, seed: Any, kinds: Sequence[str] = ()) -> int | None:
+    """Return the seed of a shuffle, or None if the rows are not shuffled.
+
+    ``kinds`` lists the values that ``shuffle=`` accepts besides None, False and True.
+    """
+    if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
+        given = max(int(shuffle), 0)
+        rows = [Remedy("shuffle", "buffer"), Remedy("shuffle_buffer", given or 1, "shuffle this many rows")]
+        raise TFRecordError(
+            f"shuffle={shuffle!r} is a number, which could be a seed or the size of a buffer",
+            Remedy("shuffle", True),
+            Remedy("seed", given, "shuffle with this seed"),
+            *(rows if "buffer" in kinds else ()),
+            keyword="shuffle",
+        )
+    choice("shuffle", shuffle, (None, False, True, *kinds))
+    checked = number("seed", seed, 0)
+    if seed and not shuffle:
+        problem = f"seed={seed!r} has no effect with shuffle={shuffle!r}"
+        raise TFRecordError(problem, Remedy("shuffle", True, "shuffle the rows"))
+    return checked if shuffle else None
+
+
+def function(keyword: str, value: Any) -> None:
+    """Raise if the value of a keyword is neither None nor callable."""
+    if value is not None and not callable(value):
+        raise _wrong(keyword, value, "callable")
+
+
+# Units that errors suggest. `byte_count` and `duration` also accept other spellings.
+SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
+DURATION_UNITS = ("ns", "us", "ms", "s", "seconds", "min", "minutes", "hours", "days", "W")
+
+
+def byte_count(keyword: str, value: Any) -> int | None:
+    """Convert an integer, or a text such as "64 MB", to a positive byte count. Return None for None."""
+    if value is None:
+        return None
+    size = 0
+    if not isinstance(value, bool | np.timedelta64):  # np.timedelta64 is a subclass of np.signedinteger
+        with suppress(AttributeError, OverflowError, TypeError, ValueError):
+            size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
+    if not 1 <= size < 1 << 63:
+        meant, unknown = meant_unit(value, SIZE_UNITS)
+        what = f'a size such as "128 MiB"{unknown}'
+        raise _wrong(keyword, value, what, Remedy(keyword, meant or "128 MiB", "set a size"))
+    return size
+
+
+def block_cache(cache: Any, cache_bytes: Any) -> BlockCache | None:
+    """Convert ``cache=`` and ``cache_bytes=``. Return None if there is no cache."""
+    limit = byte_count("cache_bytes", cache_bytes)
+    if cache is None:
+        if limit is not None:
+            remedy = Remedy("cache_bytes", None, "read without a cache")
+            raise TFRecordError(f"cache_bytes={cache_bytes!r} has no effect without cache=", remedy)
+        return None
+    advice = 'pass a directory on a disk of this machine, such as cache="/tmp/cache"'
+    text = path_text(cache, "cache", advice)
+    if "://" in text:
+        problem = f"cache={without_credentials(text)!r} is a URL"
+        raise TFRecordError(problem, advice, Remedy("cache", None, "read without a cache"))
+    if limit is not None and limit < LEAST_BYTES:
+        problem = f"cache_bytes={cache_bytes!r} is less than 1 MiB"
+        raise TFRecordError(problem, Remedy("cache_bytes", None, "use three quarters of the free disk"))
+    return BlockCache(os.path.abspath(os.path.expanduser(text)), limit)
+
+
+def duration(keyword: str, value: Any) -> timedelta:
+    """Convert a timedelta, or a string such as "12 hours", to a non-negative timedelta.
+
+    A number without a unit raises, even "0", because pandas would interpret the number as nanoseconds.
+    """
+    is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
+    if is_text or isinstance(value, timedelta):
+        given = _DEPRECATED_CASE.sub(lambda unit: unit[0].swapcase(), value) if is_text else value
+        with suppress(ValueError):  # pandas raises ValueError for an unknown unit
+            found = pd.Timedelta(given)
+            if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
+                return found.to_pytimedelta()
+    number: Any = value if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        number = value
+    examples = '"7d" or "12 hours"' if number is None else f'"{number} days" or "{number} hours"'
+    meant, unknown = meant_unit(value, DURATION_UNITS)
+    if meant:
+        examples = f'"{meant}"'
+    what = f"a duration with a unit{unknown}"
+    raise _wrong(keyword, value, what, f"pass a number and its unit, such as {examples}")
+
+
+def meant_unit(value: Any, units: Sequence[str]) -> tuple[str, str]:
+    """For a text with a number and an unknown unit, return the text with the most similar unit, and a text
+    that says that the unit is unknown. Both are empty if the value is not such a text.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", value.strip()) if isinstance(value, str) else None
+    if found is None or found[2] in units:
+        return "", ""
+    number, unit = found.groups()
+    near = "W" if unit.lower().startswith("week") and "W" in units else ""
+    near = near or next(iter(get_close_matches(unit, units, 1, 0.7)), "")
+    return near and f"{number} {near}", f": {unit!r} is none of the units {', '.join(units)}"
+
+
+def record_limit(value: Any) -> int:
+    """Return ``max_record_bytes=`` in bytes, or raise if it exceeds protobuf's limit of 2 GiB - 1 byte."""
+    size = byte_count("max_record_bytes", value)
+    if size is None or size > MAX_RECORD_BYTES:
+        raise _wrong(
+            "max_record_bytes",
+            value,
+            f"a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
+            Remedy(
+                "read_options", {"max_record_bytes": MAX_RECORD_BYTES}, "set no lower limit than protobuf has"
+            ),
+        )
+    return size
+
+
+def origin_column(value: Any, default: str) -> str | None:
+    """Return the name of the column that ``include_path_column=`` or ``include_offset_column=`` adds."""
+    if isinstance(value, str) and value:
+        return value
+    if not isinstance(value, bool):
+        keyword, effect = f"include_{default}_column", f"add the column {default!r}"
+        is_option = keyword in ReadOptionKeywords.__annotations__
+        remedy = (
+            Remedy("read_options", {keyword: True}, effect) if is_option else Remedy(keyword, True, effect)
+        )
+        raise TFRecordError(
+            f"{keyword}={value!r} is neither a bool nor a column name", remedy, keyword=keyword
+        )
+    return default if value else None

@@ -1,0 +1,471 @@
+"""Turn failures of stores into errors that say what to check, and keep secrets out of all errors.
+
+`redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
+and the functions that run in tasks. A function without the decorator may raise exceptions of a store
+unchanged. The module recognises the exceptions of storage libraries by name, so that it need not import these
+libraries.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial, wraps
+from http import HTTPStatus
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from fsspec import AbstractFileSystem
+
+from dask_tfrecord.errors import (
+    Call,
+    NotFoundError,
+    Remedy,
+    TFRecordError,
+    check_instance,
+    drop_frames,
+)
+
+# Names of the exceptions that botocore (S3), aiohttp (GCS, HTTP), azure, paramiko (SFTP) and fsspec raise if
+# a server does not answer.
+_UNREACHABLE = frozenset(
+    {
+        "ClientConnectorError",
+        "ConnectTimeoutError",
+        "ConnectionClosedError",
+        "EndpointConnectionError",
+        "FSTimeoutError",
+        "ProxyConnectionError",
+        "ReadTimeoutError",
+        "SSHException",
+        "SSLError",
+        "ServerTimeoutError",
+        "ServiceRequestError",
+        "ServiceResponseError",
+    }
+)
+_NO_CREDENTIALS = frozenset(
+    {
+        "CredentialRetrievalError",
+        "DefaultCredentialsError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "ProfileNotFound",
+        "RefreshError",
+    }
+)
+# Names of the exceptions that paramiko raises if the authentication of the user or the server fails.
+_REFUSED = frozenset({"AuthenticationException", "BadHostKeyException"})
+_NO_REGION = frozenset({"InvalidRegionError", "NoRegionError"})
+_LIBRARIES = frozenset({"aiohttp", "azure", "botocore", "fsspec", "google", "paramiko"})
+
+# S3 returns these error codes if a request was signed for the wrong region.
+_WRONG_REGION = frozenset(
+    {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
+)
+
+_REGION_ADVICE = 'pass the region as storage_options={"client_kwargs": {"region_name": ...}}'
+_ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, TimeoutError: errno.ETIMEDOUT}
+
+
+def store_failure(error: BaseException, place: str | None) -> Exception | None:
+    """Return the error to raise for a failure of a remote store, or None for any other ``error``. ``place``
+    is a path without credentials.
+    """
+    classes = {
+        kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
+    }
+    if classes & _REFUSED:
+        text = (
+            f"{str(error).rstrip('.')}; check the user, and the password or key_filename in storage_options="
+        )
+        return PermissionError(errno.EACCES, text, place)
+    if classes & _UNREACHABLE:
+        text = str(error).removeprefix("[Errno None] ").rstrip(": ")
+        reason = text if "SSHException" in classes else type(error).__name__
+        return _unreachable(_endpoint(error), reason, place)
+    if "HttpResponseError" in classes:
+        return _azure_refusal(error, place)
+    if classes & _NO_CREDENTIALS:
+        problem = f"the credentials are missing or incomplete ({type(error).__name__})"
+        advice = "give them in the options of the store, or in its own configuration files"
+        remedy = Remedy("storage_options", {"anon": True}, "read public data")
+        return TFRecordError(problem, advice, remedy, path=place)
+    if classes & _NO_REGION:
+        return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=place)
+    return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
+
+
+def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:
+    is_in_url = place is not None and place.startswith(("http:", "https:", "sftp:", "ssh:"))
+    address = "address" if is_in_url else "endpoint in storage_options= or in the environment"
+    problem = f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})"
+    return TFRecordError(problem, f"check the {address}, and the network", path=place)
+
+
+def _refusal(error: OSError, place: str | None) -> OSError | None:
+    """Return an error that names the path if a store refused a request, or None for any other error."""
+    code = _code(error)
+    kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
+    is_known = isinstance(error, NotFoundError | TFRecordError)
+    if place is None or is_known or (code is None and kind not in (PermissionError, FileNotFoundError)):
+        return None
+    text = (error.strerror or str(error) or "the store refuses the request").rstrip(".")
+    if code in _WRONG_REGION:
+        text = f"{text}; {_REGION_ADVICE}"
+    elif kind is PermissionError:
+        text = f"{text}; check the credentials and what they allow"
+    elif kind is FileNotFoundError:
+        text = text if code is not None else f"no such file, directory or bucket ({text})"
+        return NotFoundError(f"{place}: {text}")
+    return kind(error.errno or _ERRNO.get(kind, errno.EIO), text, place)
+
+
+def _azure_refusal(error: Any, place: str | None) -> OSError | None:
+    """Return an error that names the path of a request that Azure refused. If Azure refused the request
+    because the file has changed, return None.
+    """
+    status = getattr(error, "status_code", None)
+    if status in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+        return None
+    text = str(error).partition("\n")[0].rstrip(".")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, None):
+        return PermissionError(errno.EACCES, f"{text}; check the credentials and what they allow", place)
+    if status == HTTPStatus.NOT_FOUND:
+        return NotFoundError(f"{place}: {text}")
+    return OSError(errno.EIO, text, place)
+
+
+def _code(error: BaseException) -> str | None:
+    response = getattr(error.__cause__, "response", None)
+    answer = response.get("Error") if isinstance(response, dict) else None
+    return str(answer.get("Code")) if isinstance(answer, dict) else None
+
+
+def _endpoint(error: BaseException) -> str:
+    """Return the scheme, host and port of the server that an error names, or "" if they are unknown."""
+    arguments = getattr(error, "kwargs", None)  # exceptions of botocore have the attribute `kwargs`
+    url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
+    if isinstance(url, str):
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    # Exceptions of aiohttp have the attributes `host` and `port`. Exceptions of Azure contain an exception of
+    # aiohttp.
+    error = getattr(error, "inner_exception", None) or error
+    host, port = getattr(error, "host", None), getattr(error, "port", None)
+    return f"{host}:{port}" if isinstance(host, str) and port else ""
+
+
+def place_of(arguments: Iterable[Any]) -> str | None:
+    """Find a remote path or a remote store in a function's arguments, and return the path or the store's
+    root. Return None if the arguments contain a local path or no path.
+    """
+    for argument in arguments:
+        if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
+            argument = argument[0]
+        if isinstance(argument, str | os.PathLike):
+            with suppress(TypeError):  # `os.fspath` may fail for the object
+                text = os.fspath(argument)
+                return text if isinstance(text, str) and "://" in text else None
+        for store in (argument, getattr(argument, "store", argument)):
+            if callable(getattr(type(store), "public", None)):
+                root: str = store.public()
+                return root if "://" in root else None
+    return None
+
+
+def is_full(error: BaseException) -> bool:
+    """Return True for the error of a disk, or of a quota, that has no space left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_precondition_failure(error: OSError) -> bool:
+    """Return True for S3's answer that the object exists. s3fs recognises this answer only if AWS sent it."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_HIDDEN = "***"
+
+_SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|connection"
+
+# Matches the names of storage options, headers and query parameters whose values are secret.
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+
+# Filesystems accept these values as keywords. They are not secret, even in an option whose name matches
+# `_SECRET_NAME`.
+_WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
+
+
+def _user_patterns(ends: str) -> list[re.Pattern[str]]:
+    """Return patterns that match the users and passwords in URLs. In each pattern, the first group matches
+    the text before the user, and the second group matches the user and the password.
+
+    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. The user
+    and the password end at the last `@` in the URL, or, if the text before the first `/` already names a
+    host, at the last `@` in this text. The characters in ``ends`` end a URL.
+    """
+    name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
+    host = rf"(?:\[[^]/?#@{ends}]*\]|{name})"
+    # In `name:12/34@host`, `name` has no dot, so it may be a user, and `12/34` a password.
+    full_host = rf"(?:\[[^]/?#@{ends}]*\]|localhost|{name}\.{name})"
+    patterns = [
+        # AWS keys may contain slashes. A colon marks credentials, because bucket names contain no colon.
+        rf"\b((?:s3a?|gs|gcs)://)(?!arn:)({name}:{rest})@",
+        rf"\b((?:https?|ftps?|webdavs?)://)(?!{host}[/?#]|{full_host}:\d{{0,5}}[/?#])({rest})@",
+        rf"\b((?:sftp|ssh|smb)://)(?!{name}@{host}:\d{{0,5}}[/?#]|{full_host}:\d{{0,5}}[/?#])"
+        rf"({name}(?:@{name})*:{rest})@",
+        # In Azure URLs, the text before `@` is the container, not a user.
+        rf"\b(?!abfss?:|wasbs?:|s3a?:|gs:|gcs:|https?:|ftps?:|webdavs?:)([a-z][a-z0-9+.-]{{0,15}}://)"
+        rf"(?:(?!(?:{name}@)?{host}:\d{{0,5}}[/?#]))({name}(?:@{name})*:{rest})@",
+        rf"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]{{0,15}}://)([^/?#{ends}]*)@",
+        rf"\b([a-z][a-z0-9+.-]{{0,15}}:///+)([^/?#{ends}]*:[^/?#{ends}]*)@",
+    ]
+    return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+
+
+# The patterns for a URL within a text, and for a text that consists of a URL.
+_USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
+_USER_OF_URL = _user_patterns("\n")
+
+# Matches a URL with a query parameter whose name marks a secret.
+_QUERY = re.compile(
+    rf"([a-z][a-z0-9+.-]{{0,15}}://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
+    re.IGNORECASE,
+)
+
+# A secret with fewer characters than this is hidden only as a whole word, because harmless words may contain
+# the same characters.
+_SHORT = 6
+
+
+def without_credentials(text: str) -> str:
+    """Return a text whose URLs have no user, no password and no query with a secret parameter."""
+    if "://" not in text:  # most texts contain no URL, and this test is much faster than the patterns
+        return text
+    for pattern in _USERS_IN_TEXT:
+        text = pattern.sub(r"\1", text)
+    return _QUERY.sub(r"\1", text)
+
+
+def secrets_of(*places: Any) -> frozenset[str]:
+    """Return the secrets in paths, storage options, and objects that contain a store or a filesystem."""
+    found = set(_secrets(places, set()))
+    found |= {
+        change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
+    }
+    return frozenset(text for text in found if text and text not in _WORDS)
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """Replace secrets in a text by "***", and remove the credentials from URLs in the text."""
+    text = without_credentials(text)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) < _SHORT:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
+        else:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def hide_secrets(text: str, *places: Any) -> str:
+    """Replace the secrets of paths and storage options in a text by ``***``.
+
+    Users and passwords are always removed from URLs in the text. The exceptions of this package never show
+    secrets; use `hide_secrets` for the texts of other packages.
+
+    Parameters
+    ----------
+    text : str
+        Any text, such as the message of an exception.
+    places : object
+        Paths and dicts of storage options, whose secrets are replaced in the text.
+
+    Returns
+    -------
+    str
+        The text without the secrets.
+    """
+    check_instance("text", text, str)
+    return hide(text, secrets_of(*places))
+
+
+def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a function so that its exceptions do not show the secrets in its arguments.
+
+    A failure of a remote store becomes an error that names the path and the endpoint, and says what to check.
+    An exception that contains a secret is replaced by an exception without the secret. The replacement has no
+    cause and no context. If the class of the exception is built-in or belongs to this library, the
+    replacement has the same class, and otherwise the nearest built-in base class. If that class is unsuitable
+    (such as Exception), the replacement is a TFRecordError.
+    """
+
+    @wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # an exception of any class may contain a secret
+            safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
+            if safe is error:
+                del safe  # this local reference would otherwise keep the frames of the exception alive
+                drop_frames(error)
+                raise
+        try:
+            raise safe  # raise outside the handler: the original exception must not become the context
+        finally:
+            del safe
+
+    return call
+
+
+def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
+    place = place_of(arguments)
+    explained = store_failure(error, place and without_credentials(place))
+    if explained is not None:
+        explained.__cause__ = error
+    return explained or error
+
+
+def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the secrets in URLs, storage options and filesystems, even inside objects of this package.
+
+    If the value belongs to an option with a secret name, ``name`` is the name of this option. ``seen``
+    contains the ids of the objects that were already searched.
+    """
+    if depth > 20:
+        return
+    if isinstance(place, bytes):
+        place = place.decode(errors="replace")
+    if isinstance(place, str):
+        yield from _secrets_of_text(place, name)
+    elif isinstance(place, Mapping):
+        for key, value in place.items():
+            yield from _secrets(value, seen, name or (key if is_secret_name(key) else ""), depth + 1)
+    elif isinstance(place, list | tuple | set | frozenset):
+        for value in place:
+            yield from _secrets(value, seen, name, depth + 1)
+    elif isinstance(place, partial):
+        yield from _secrets((*place.args, place.keywords), seen, depth=depth + 1)
+    elif id(place) in seen:
+        return
+    elif isinstance(place, AbstractFileSystem):
+        seen.add(id(place))
+        names = [*signature(type(place).__init__).parameters][1:]
+        arguments = dict(zip(names, place.storage_args, strict=False))
+        wrapped = vars(place).get("fs")
+        yield from _secrets((arguments, place.storage_options, wrapped), seen, depth=depth + 1)
+    elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
+        # The arguments with which a pyarrow filesystem was created may contain secrets.
+        yield from _secrets(place.__reduce__()[1:], seen, depth=depth + 1)
+    elif name or type(place).__module__.startswith(("dask_tfrecord.", "pyarrow.")):
+        seen.add(id(place))
+        for value in [*getattr(place, "__dict__", {}).values()]:
+            yield from _secrets(value, seen, name, depth + 1)
+
+
+def is_secret_name(key: object) -> bool:
+    return isinstance(key, str) and bool(_SECRET_NAME.search(key))
+
+
+def _secrets_of_text(text: str, name: str) -> Iterator[str]:
+    if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
+        yield text
+        yield text.rpartition(" ")[2]  # The last word of a header value such as "Bearer TOKEN" is a token.
+        # A connection string or a SAS token of Azure contains secrets in fields such as "sig=...".
+        fields = (field.partition("=") for field in re.split("[;&?]", text))
+        yield from (value for key, _, value in fields if is_secret_name(key))
+    for url in re.split("::(?=[A-Za-z])", text):
+        if "://" not in url:
+            continue
+        found = next(filter(None, (pattern.match(url) for pattern in _USER_OF_URL)), None)
+        user = found[2] if found else ""
+        is_web = url.lower().startswith(("http:", "https:"))
+        # A user name without a password is not secret, but in an HTTP URL the user name may be a token.
+        if ":" in user or is_web:
+            password = user.partition(":")[2] or user
+            yield from (user, password)
+            # If a library mistakes a part of the password for a port or a path, the library may show this
+            # part in an error.
+            yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
+        if is_web:
+            query = url[found.end() if found else 0 :].partition("?")[2]
+            yield query
+            yield from (value for key, value in parse_qsl(query) if is_secret_name(key))
+
+
+def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:
+    """Return the exception, or a replacement if the exception, its cause or its context shows a secret."""
+    if not any(_shows(one, secrets) for one in _chain(error)):
+        return error
+    safe = _rebuilt(error, secrets)
+    safe.__suppress_context__ = True
+    return safe.with_traceback(error.__traceback__)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and all(one is not other for other in found):
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return found
+
+
+def _shows(error: BaseException, secrets: frozenset[str]) -> bool:
+    parts = [str(error), repr(error), repr(error.args), repr(vars(error))]
+    parts += [str(getattr(error, name, "")) for name in ("filename", "filename2", "strerror")]
+    text = "\n".join(parts)
+    return hide(text, secrets) != text
+
+
+def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
+    def clean(value: Any) -> Any:
+        if isinstance(value, Remedy | Call):
+            return type(value)(*map(clean, value))
+        if isinstance(value, tuple | list):
+            return type(value)(map(clean, value))
+        if isinstance(value, dict):
+            return {clean(key): clean(item) for key, item in value.items()}
+        return hide(value, secrets) if isinstance(value, str) else value
+
+    if isinstance(error, TFRecordError):
+        return error.replaced(**{name: clean(value) for name, value in error.fields().items()})
+    if isinstance(error, NotFoundError):
+        return NotFoundError(clean(error.problem), clean(error.advice), clean(error.calls))
+    kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
+    text = clean(str(error))
+    if kind not in (Exception, BaseException):
+        try:
+            if isinstance(error, OSError) and error.errno is not None:
+                rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
+            else:
+                rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
+        except TypeError:  # the constructor of `kind` takes other arguments, so return a TFRecordError
+            pass
+        else:
+            if not _shows(rebuilt, secrets):
+                return rebuilt
+    return TFRecordError(f"{type(error).__name__}: {text}")
+
+
+def unreachable(place: str, error: BaseException) -> TFRecordError | None:
+    """Return the error for a failed request to a web server. Return None if the server answered that no file
+    exists.
+
+    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with
+    secrets, so the error message contains only the HTTP status or the class of the failure.
+    """
+    cause = error.__cause__
+    status = getattr(cause, "status", None)
+    if cause is None or isinstance(cause, FileNotFoundError) or status in (404, 410):
+        return None
+    how = f"it answers {status}" if status else type(cause).__name__
+    advice = "check the address, that the server is running, and that it grants you access"
+    return TFRecordError(f"the request to the server failed ({how})", advice, path=place)

@@ -1,0 +1,590 @@
+"""The files that one listing of a store has found, so that several questions need no further listing."""
+
+import errno
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Self, TypeVar
+
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.implementations.memory import MemoryFile
+from fsspec.utils import tokenize
+from typing_extensions import Buffer
+
+from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.storage.block_cache import BlockCache, CachedFile
+from dask_tfrecord.storage.cached_files import open_cached, read_cached
+from dask_tfrecord.storage.expected_files import ADVICE, ExpectedFile, Version, removed, rewritten
+from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, is_web
+from dask_tfrecord.storage.forked import OfThisProcess
+from dask_tfrecord.storage.paths import name_of, parent_of, unquoted_path
+from dask_tfrecord.storage.range_requests import (
+    REQUEST_BYTES,
+    Answer,
+    ByteRange,
+    FailedRangeError,
+    ReplacedError,
+    RequestCounts,
+    has_range_requests,
+    is_same,
+    request_all,
+)
+from dask_tfrecord.storage.read_ahead import ReadAhead, RemoteRange
+from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader, FollowingReader
+from dask_tfrecord.storage.regular_files import METADATA_BYTES, too_large
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+
+# The largest number of concurrent requests if each file needs one request.
+_THREADS = 16
+
+
+@dataclass(frozen=True, repr=False)
+class Location:
+    """A filesystem and a root directory. All paths are paths on this filesystem, without a protocol.
+
+    Dask tasks contain stores, which are locations, so that workers open the same filesystem as the client.
+    The repr of a store does not contain storage options. The token of a store contains only a hash of the
+    storage options.
+    """
+
+    fs: AbstractFileSystem
+    root: str
+    # The version that lists the files, or None for files from a listing.
+    version: Version | None = None
+    # A cache of fsspec on top of ``fs``. Only the content of data files and column files comes from it.
+    cache: AbstractFileSystem | None = None
+    # A cache on a local disk of the blocks that the feeds read.
+    block_cache: BlockCache | None = field(default=None, compare=False)
+    # The requests for files that are opened next, in the ``with`` block of `reading_ahead`.
+    ahead: ReadAhead | None = field(default=None, compare=False)
+    # True if most callers read only the start of a file, so that few requests are sent ahead.
+    is_sparing: bool = field(default=False, compare=False)
+    # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
+    # may be open at a time.
+    checksum: Checksum | None = field(default=None, compare=False)
+    # If counts are set, all requests for ranges of remote files are added to them.
+    counts: RequestCounts | None = field(default=None, compare=False)
+
+    # True for a remote store: requests take time and may fail, and other libraries cannot open the paths.
+    is_remote: ClassVar[bool] = True
+    # The number of bytes that can be read in the time that one additional request takes.
+    request_cost: ClassVar[int] = 1 << 20
+    # True if a move does not change a file's stamp, and if an open file can be read after the move.
+    move_keeps_stamp: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return f"Store({self.public()!r})"
+
+    def __dask_tokenize__(self) -> tuple[str, ...]:
+        fs = self.fs
+        cache = () if self.cache is None else (type(self.cache).__qualname__, self.cache.storage_options)
+        return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options, *cache), self.root
+
+    def join(self, relative: str) -> str:
+        return f"{self.root.rstrip('/')}/{relative}"
+
+    def relative(self, path: str) -> str:
+        """Convert a full path below the root to a path relative to the root.
+
+        This method is the inverse of `join`.
+        """
+        return path[len(self.join("")) :]
+
+    def listed_name(self, path: str) -> str:
+        """Convert a full path to the form of snapshots: relative to the root, without percent-encoding."""
+        return unquoted_path(path).removeprefix(unquoted_path(self.join("")))
+
+    def public(self, path: str | None = None) -> str:
+        """Return a path, or the root, as a URL without credentials and query, for messages and results."""
+        path = self.root if path is None else path
+        scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
+        if scheme in ("http", "https"):
+            rest = rest.partition("?")[0]
+        host, slash, tail = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
+
+    def public_paths(self, paths: Sequence[str]) -> list[str]:
+        """Convert several paths as `public` does.
+
+        To save time, `public` is called once for each directory.
+        """
+        known: dict[str, str] = {}
+
+        def public(path: str) -> str:
+            if "?" in path:  # the text after "?" may be a query with a secret
+                return self.public(path)
+            parent = parent_of(path)
+            if parent not in known:
+                known[parent] = self.public(f"{parent}/")
+            return f"{known[parent]}{name_of(path)}"
+
+        return [*map(public, paths)]
+
+    def real_path(self, path: str) -> str:
+        """Resolve the links in a path.
+
+        Return a remote path unchanged, because readers see no links on remote stores.
+        """
+        return path
+
+    def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
+        """Call a function for each item. On a remote store, the calls run concurrently."""
+        given = [*items]
+        if len(given) < 2:
+            return [*map(function, given)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return [*pool.map(function, given)]
+
+    # -- Listing ---------------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        """List the names in a directory below the root, without a cache.
+
+        If the directory is missing, return an empty list.
+        """
+        return [*self.infos(directory)]
+
+    def infos(self, directory: str) -> dict[str, Info | None]:
+        """Map each name in a directory below the root to the info of fsspec, or to None if the store lists
+        only names. The listing does not come from a cache. A missing directory has no names.
+        """
+        # Over HTTP, fsspec would list a file as a directory.
+        if "://" in self.root and not self.root.endswith("/"):
+            return {}
+        path = self.join(directory)
+        self.fs.invalidate_cache(path)
+        try:
+            found = self._ls(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return {name: info for one, info in found.items() if (name := name_of(one.rstrip("/")))}
+
+    def _ls(self, path: str) -> dict[str, Info | None]:
+        # On S3, `isdir` lists the directory, and fsspec caches the listing for `ls`. For a missing directory,
+        # `ls` would list the parent directory, which may contain many files.
+        if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
+            return {}
+        return {info["name"]: info for info in self.fs.ls(path, detail=True)}
+
+    def has_file(self, path: str) -> bool:
+        """Return True if a file exists. The answer never comes from a cache."""
+        if not hasattr(self.fs, "call_s3"):
+            self.fs.invalidate_cache(path)
+            return bool(self.fs.exists(path))
+        bucket, _, key = path.partition("/")
+        try:
+            # `exists` would send a second request to list the directory of the same name.
+            self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
+        """Return a dict that maps the path of each file below a directory to the file's info.
+
+        On a local disk, follow links, and leave out files in hidden directories. On a local disk,
+        ``with_hidden=True`` also returns the directories themselves, including hidden ones.
+        """
+        return find_all(self.fs, path)
+
+    def find_everything(self, path: str) -> dict[str, Info]:
+        """Return a dict that maps the path of each file below a directory to the file's info, also of the
+        files in hidden directories. Do not follow links to directories. A missing directory has no files.
+        """
+        try:
+            return find_all(self.fs, path)
+        except FileNotFoundError:
+            return {}
+
+    def glob(self, pattern: str) -> dict[str, Info]:
+        return glob_all(self.fs, pattern)
+
+    def files(self, directory: str = "") -> list[str]:
+        """Return the sorted paths of all files below a directory. Links to directories are not followed."""
+        try:
+            return sorted(self.fs.find(self.join(directory).rstrip("/")))
+        except FileNotFoundError:
+            return []
+
+    # -- Reading ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open(
+        self,
+        path: str,
+        size: int | None,
+        start: int = 0,
+        stop: int | None = None,
+        stamp: str = "",
+        *,
+        may_be_restamped: bool = False,
+    ) -> Iterator[FileReader]:
+        """Open a file to read the stored bytes that begin at ``start`` and end before ``stop``. By default,
+        the range is the whole file.
+
+        ``size`` and ``stamp`` come from a listing or a snapshot. Raise FileChangedError if a known size or
+        stamp differs from the current size or stamp. If ``may_be_restamped`` is True, a different stamp
+        raises no error: the caller must compare the content if ``is_restamped`` of the reader is True.
+        """
+        with ExitStack() as stack:
+
+            def enter(position: int, at: str) -> FileReader:
+                known = stamp if at == path or self.move_keeps_stamp else ""
+                expected = self._expected(at, size, known, whole=not position and stop is None)
+                return self._open(stack, at, expected, position, stop, may_be_restamped)
+
+            def open_at(position: int) -> FileReader:
+                return self.follow(path, partial(enter, position))
+
+            reader = open_at(start)
+            if self.version is not None and not self.move_keeps_stamp:
+                reader = FollowingReader(reader, start, open_at)
+            yield reader if self.checksum is None else ChecksumReader(reader, self.checksum)
+
+    def reader_of(
+        self, stored: Buffer, path: str, size: int | None, start: int, stop: int | None
+    ) -> FileReader:
+        """Return a reader of bytes that `read_ranges` has read from a file, as `open` does for the file."""
+        expected = self._expected(path, size, "", whole=not start and stop is None)
+        return FileReader(io.BytesIO(stored), expected, start, stop)
+
+    def _expected(self, path: str, size: int | None, stamp: str, *, whole: bool) -> ExpectedFile:
+        resized = partial(self.resized, path, size or 0)
+        return ExpectedFile(self.public(path), size, stamp, whole, partial(self._look, path), resized)
+
+    def resized(self, path: str, size: int, now: str) -> FileChangedError:
+        """Return the error for a file that should have ``size`` bytes. ``now`` describes its current size."""
+        if self.version is not None:
+            return self.version.resized(self, path, size, now)
+        problem = f"the file had {size:,} bytes when the dataset was listed and has {now} now"
+        return FileChangedError(problem, ADVICE, path=self.public(path))
+
+    def _open(
+        self,
+        stack: ExitStack,
+        path: str,
+        expected: ExpectedFile,
+        start: int,
+        stop: int | None,
+        may_be_restamped: bool,
+    ) -> FileReader:
+        try:
+            file = None
+            if self.cache is not None and self.is_remote:
+                file = open_cached(self.cache, path, expected.size)
+            if file is None:
+                file = self._open_file(path, expected, start, stop)
+            file = stack.enter_context(file)
+            now = self._details(file, path, expected)
+            if may_be_restamped:
+                expected.check_size(now)
+            else:
+                expected.check(now)
+            if start and not isinstance(file, RemoteRange):
+                file.seek(start)
+        except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
+            expected.explain(error)
+        if is_restamped := expected.is_restamped(now):
+            expected = replace(expected, stamp="")  # later failures have another cause
+            if isinstance(file, RemoteRange):
+                file.expected = expected
+        elif (cache := self.block_cache) is not None and not isinstance(file, RemoteRange):
+            key = cache.key(self.fs, path, expected.size, expected.stamp)
+            if key is not None and expected.size is not None:
+                file = CachedFile(file, cache, key, expected.size, self.counts or RequestCounts())
+        # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
+        can_stream = self.version is not None or expected.whole
+        stream = None
+        if can_stream and is_web(self.fs):
+            stream = partial(self._open_stream, stack, path)
+        return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
+
+    def _open_stream(self, stack: ExitStack, path: str) -> Any:
+        return stack.enter_context(self.fs.open(path, "rb", block_size=0))
+
+    def _open_file(self, path: str, expected: ExpectedFile, start: int, stop: int | None) -> Any:
+        """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
+        end = expected.size if stop is None else stop
+        if end is not None and start < end and has_range_requests(self.fs):
+            wanted = ByteRange(path, start, end, expected.stamp, expected.size)
+            return self._open_range(wanted, expected)
+        options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
+        if expected.whole and is_web(self.fs):
+            options["block_size"] = 0  # a server without support for ranges can answer this request
+        if expected.stamp:
+            self.fs.invalidate_cache(path)  # fsspec would take the info of the file from an old listing
+        file = self.fs.open(path, "rb", **options)
+        # In fsspec, all readers of an in-memory file share one file object, and therefore one position.
+        return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+
+    def _open_range(self, wanted: ByteRange, expected: ExpectedFile) -> RemoteRange:
+        found = None if self.ahead is None else self.ahead.open(wanted)
+        if found is None:
+            counts = self.counts or RequestCounts()
+            ahead = ReadAhead(self.fs, [wanted], counts, self.block_cache, is_sparing=self.is_sparing)
+            found = ahead.open(wanted)
+        assert found is not None
+        found.expected = expected
+        return found
+
+    @contextmanager
+    def reading_ahead(self, ranges: Sequence[ByteRange | None]) -> Iterator[Self]:
+        """Yield a store whose `open` finds the next of these ranges already requested.
+
+        ``ranges`` lists what will be opened, in order. Unknown ranges are None, and are requested when they
+        are opened. On exit, the requests for ranges that were not opened are cancelled.
+        """
+        if len(ranges) < 2 or self.ahead or self.cache is not None or not has_range_requests(self.fs):
+            yield self
+            return
+        known = [one for one in ranges if one is not None and one.start < one.stop]
+        with ReadAhead(self.fs, known, self.counts or RequestCounts(), self.block_cache) as ahead:
+            yield replace(self, ahead=ahead)
+
+    def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
+        """Return the current info of an open file, if possible without a further request."""
+        # An open pyarrow file does not provide the modification time.
+        if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
+            return self._look(path)
+        return dict(getattr(file, "details", None) or {})
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Read byte ranges of files, concurrently if possible.
+
+        A range that ends after the end of its file is shorter than requested. Raise FileRemovedError if a
+        file was removed, and FileChangedError if the stamp of a range is not the current stamp of its file.
+        """
+        if self.cache is not None and self.is_remote:
+            found = read_cached(self.cache, ranges)
+            missing = [one for one, data in zip(ranges, found, strict=True) if data is None]
+            others = iter(replace(self, cache=None).read_ranges(missing) if missing else ())
+            return [next(others) if data is None else data for data in found]
+        with suppress(FileNotFoundError):
+            return self._read_ranges(ranges)
+
+        def read_one(wanted: ByteRange, at: str) -> bytes:
+            stamp = wanted.stamp if at == wanted.path or self.move_keeps_stamp else ""
+            return self._read_ranges([wanted._replace(path=at, stamp=stamp)])[0]
+
+        return [self.follow(wanted.path, partial(read_one, wanted)) for wanted in ranges]
+
+    def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        counts = self.counts or RequestCounts()
+        if not has_range_requests(self.fs):
+            self._check_stamps(ranges)
+
+            def read(wanted: Sequence[ByteRange]) -> list[Answer]:
+                found = self._read_in_order(wanted)
+                counts.add(requests=len(found), bytes=sum(map(len, found)))
+                return [Answer(data, one.stamp, one.size) for data, one in zip(found, wanted, strict=True)]
+
+            if self.block_cache is None:
+                return [answer.data for answer in read(ranges)]
+            return [data for data, _ in request_all(self.fs, ranges, counts, self.block_cache, read)]
+        try:
+            answers = request_all(self.fs, ranges, counts, self.block_cache)
+        except ReplacedError as error:
+            raise rewritten(self.public(str(error))) from None
+        except FailedRangeError as error:
+            path, _, _, stamp, size = error.wanted
+            self._expected(path, size, stamp, whole=False).explain(error.failure)
+        unsure = []
+        for wanted, (_, stamps) in zip(ranges, answers, strict=True):
+            if any(one and not is_same(one, stamps[0]) for one in stamps):
+                raise rewritten(self.public(wanted.path))
+            if stamps and not is_same(stamps[0], wanted.stamp):
+                unsure.append(wanted)  # only the listings of this store may have this stamp
+        self._check_stamps(unsure)
+        return [data for data, _ in answers]
+
+    def _check_stamps(self, ranges: Sequence[ByteRange]) -> None:
+        """Raise FileChangedError if the stamp of a range is not the current stamp of its file."""
+
+        def check(wanted: tuple[str, str]) -> None:
+            path, stamp = wanted
+            self._expected(path, None, stamp, whole=False).check(self._look(path))
+
+        self.for_each(check, dict.fromkeys((one.path, one.stamp) for one in ranges if one.stamp))
+
+    def _read_in_order(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        paths, starts, stops = ([one[at] for one in ranges] for at in range(3))
+        # A file of pyarrow cannot seek to the start of a range, not even to 0, unless it is asked to.
+        options = {"seekable": True} if isinstance(self.fs, ArrowFSWrapper) else {}
+        return [*self.fs.cat_ranges(paths, starts, stops, on_error="raise", **options)]
+
+    def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
+        """Return the content of a file that describes a dataset. Every such file is read by this method.
+
+        Raise FileNotFoundError if no file exists. Raise ValueError if the path is a directory, a pipe or a
+        device, or if the file has more than ``most_bytes`` bytes.
+        """
+        try:
+            data = self._read_start(path, most_bytes + 1)
+        except IsADirectoryError:
+            raise ValueError("is a directory, not a regular file") from None
+        except NotADirectoryError as error:
+            raise FileNotFoundError(errno.ENOENT, "a parent is not a directory", path) from error
+        if len(data) > most_bytes:
+            raise too_large(most_bytes)
+        return data
+
+    def _read_start(self, path: str, count: int) -> bytes:
+        """Return the first ``count`` bytes of a file, or the whole file if it is shorter."""
+        # A web server may send the whole file for the request of a range. A file of pyarrow cannot seek, not
+        # even to its start.
+        streams = is_web(self.fs)
+        if streams or isinstance(self.fs, ArrowFSWrapper):
+            options = {"block_size": 0, "size": count} if streams else {}
+            with self.fs.open(path, "rb", **options) as file:
+                parts = []
+                while count and (part := file.read(min(count, REQUEST_BYTES))):
+                    parts.append(part)
+                    count -= len(part)
+                return b"".join(parts)
+        # An SFTP server would wait for the writer of a pipe.
+        if hasattr(self.fs, "is_link") and self._look(path)["type"] not in ("file", "directory"):
+            raise ValueError("is a pipe, a socket or a device, not a regular file")
+        try:
+            return bytes(self.fs.cat_file(path, start=0, end=count))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise
+        except Exception:  # some stores refuse to send a range of an empty file
+            if self._look(path).get("size") == 0:
+                return b""
+            raise
+
+    def read_ends(self, paths: Sequence[str], count: int) -> list[bytes | Exception]:
+        """Return the last ``count`` bytes of each file, or the exception if the file cannot be read."""
+        starts, stops = [-count] * len(paths), [None] * len(paths)
+        try:
+            return list(self.fs.cat_ranges([*paths], starts, stops, on_error="return"))
+        except Exception as error:  # obstore has no ranges that count from the end of a file
+            return [error] * len(paths)
+
+    def map_file(self, path: str) -> pa.Buffer | None:
+        """Map a file from a listing into memory. Return None if the file is not on a local disk."""
+        return None
+
+    def follow(self, path: str, read: Callable[[str], _T]) -> _T:
+        """Call ``read`` with the current path of a file from a listing. Raise FileRemovedError if the file
+        was removed.
+        """
+        try:
+            return read(path)
+        except FileNotFoundError as error:
+            for other in self.version.other_paths(self, path) if self.version is not None else ():
+                with suppress(FileNotFoundError):
+                    return read(other)
+            raise removed(self.public(path)) from error
+
+    def is_restamped(self, path: str, size: int | None, stamp: str) -> bool:
+        """Return True if the modification time or the ETag of a file differs from ``stamp``.
+
+        Raise FileChangedError if the size of the file differs from a known ``size``, and FileRemovedError if
+        the file was removed.
+        """
+        expected, now = self._expected(path, size, stamp, whole=False), self.look(path)
+        expected.check_size(now)
+        return expected.is_restamped(now)
+
+    def look(self, path: str) -> Info:
+        """Request the current info of a file, or of the target of a link, from the store.
+
+        On a store where a move changes the stamp, the info of a moved file contains only the size.
+        """
+
+        def look_at(at: str) -> Info:
+            found = self._look(at)
+            return found if at == path or self.move_keeps_stamp else {"size": found.get("size")}
+
+        return self.follow(path, look_at)
+
+    def _look(self, path: str) -> Info:
+        self.fs.invalidate_cache(path)
+        return dict(self.fs.info(path))
+
+
+# A dataclass would take a descriptor in the body of the class for a default value.
+for _name in ("fs", "cache"):
+    _attribute = OfThisProcess()
+    _attribute.__set_name__(Location, _name)
+    setattr(Location, _name, _attribute)
+
+
+class FoundFiles:
+    """The files that one listing has found below a directory of a store, also those in hidden directories.
+
+    On an object store, a listing sends one request for each thousand files. On a local disk, links to
+    directories are not followed.
+
+    Parameters
+    ----------
+    store : Store
+        The store to list.
+    directory : str, default ""
+        The directory to list, relative to the root of the store.
+
+    Attributes
+    ----------
+    root : str
+        The full path of the listed directory.
+    infos : dict of str to dict
+        Maps the full path of each file to the file's info from the filesystem.
+    links : sequence of str
+        The links to directories that were followed.
+    """
+
+    links: Sequence[str] = ()
+
+    def __init__(self, store: Location, directory: str = "") -> None:
+        store.fs.invalidate_cache()
+        self._store, self.directory = store, directory
+        self.root = store.join(directory) if directory else store.root
+        self.infos = store.find_everything(self.root)
+
+    def below(self, directory: str) -> list[str]:
+        """Return the sorted full paths of the files below a directory, which is relative to the root."""
+        start = self._store.join(f"{directory}/")
+        return sorted(path for path in self.infos if path.startswith(start))
+
+    def inside(self, directory: str) -> "FoundFiles":
+        """Return the files below a directory, which is relative to the root, as if it had been listed."""
+        found = copy(self)
+        found.directory, found.root = directory, self._store.join(directory)
+        found.infos = {path: self.infos[path] for path in self.below(directory)}
+        return found
+
+    def move(self, path: str, target: str) -> None:
+        """Change the path of a file. Both paths are relative to the root of the store."""
+        target = self._store.join(target)
+        self.infos[target] = {**self.infos.pop(self._store.join(path)), "name": target}
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.infos.pop(path, None)
+
+    def names(self, directory: str) -> list[str]:
+        """List the names in a directory below the listed directory, as `Store.names` does."""
+        start = self._store.join(f"{directory}/" if directory else "")
+        below = (path[len(start) :] for path in self.infos if path.startswith(start))
+        return [*dict.fromkeys(name.partition("/")[0] for name in below)]
+
+
+class VisibleFiles(FoundFiles):
+    """The files of a listing of a store with directories. The names in a directory come from the store."""
+
+    def __init__(self, store: Location, infos: dict[str, Info], links: Sequence[str] = ()) -> None:
+        self._store, self.directory, self.root = store, "", store.root
+        self.infos, self.links = infos, links
+
+    def names(self, directory: str) -> list[str]:
+        return self._store.names(directory)
