@@ -503,6 +503,8 @@ SKIP_DAMAGE = Remedy("on_corrupt", "skip", "skip it and read all other records")
 WITHOUT_SNAPSHOT = Remedy("use_snapshot", False, "read the files without the snapshot")
 
 
-def index_again(root: str, effect: str = 'again; if it says "up to date", nothing is left to do') -> Call:
+def add_snapshot_again(
+    root: str, effect: str = 'again; if it says "up to date", nothing is left to do'
+) -> Call:
     """Return the advice to call `add_snapshot` again."""
     return Call("add_snapshot", root, {}, effect)

@@ -60,10 +60,10 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     """
 
     def __init__(
-        self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None
+        self, path: Any, columns: Any, keywords: ReadKeywords, given: ReadPlan | None = None
     ) -> None:
         self._set_parent()
-        self._set(path, columns, keywords, found)
+        self._set(path, columns, keywords, given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Dataset, (self._path, self._names, self._keywords, self._found)

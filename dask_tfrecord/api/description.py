@@ -221,7 +221,7 @@ class Facts(OpenedPath):
             - version : number of the version, for ``open_dataset(path, version=...)``
             - created : time of the commit in UTC; null if this time is unknown
             - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
-              "expire" or "index"; null if the mode is unknown
+              "expire" or "add_snapshot"; null if the mode is unknown
             - details : for "delete", the number of removed rows; for "restore", the restored version; for
               "expire", the expired versions; for "repair", the number of dropped files; otherwise null
             - files, rows, bytes : totals of the whole version, not only of the files that the write added

@@ -192,9 +192,9 @@ def _cells(report: SplitReport, start: int) -> tuple[str, ...]:
 def _summary(totals: dict[str, int]) -> str:
     read = totals["data_bytes"] + totals["column_bytes"]
     opened = counted(totals["files_opened"], "data file")
-    beside = counted(totals["column_files"], "column file")
+    of_files = counted(totals["column_files"], "column file")
     return (
         f"{read:,} of {totals['stored_bytes']:,} stored bytes are read: {totals['data_bytes']:,} of "
-        f"{opened}, {totals['column_bytes']:,} of {beside}; {totals['files_not_opened']:,} data files are "
+        f"{opened}, {totals['column_bytes']:,} of {of_files}; {totals['files_not_opened']:,} data files are "
         f"not opened, and {totals['files_left_out']:,} are left out"
     )

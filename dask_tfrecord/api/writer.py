@@ -479,15 +479,17 @@ class Writer:
         name = next(name for name in names if name not in keys)
         return pa.table({name: pa.array(rows, pa.binary())})
 
-    def _planned(self, found: Snapshot) -> WriteRun:
-        schema, order, index = found.schema, found.columns.names, found.index or ()
-        known = {*found.partition_on, *(item.name for item in schema.fields if item.form is not None)}
+    def _planned(self, snapshot: Snapshot) -> WriteRun:
+        schema, order, index = snapshot.schema, snapshot.columns.names, snapshot.index or ()
+        known = {*snapshot.partition_on, *(item.name for item in schema.fields if item.form is not None)}
         given = [item for item in self._given.items() if item[0] not in known]
         if self._adds_columns and given:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
-            schema = append_schema.merged_schema(found, columns, found.partitioning, index, adds_columns=True)
+            schema = append_schema.merged_schema(
+                snapshot, columns, snapshot.partitioning, index, adds_columns=True
+            )
             order += [name for name in schema.names if name not in order]
-        return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
+        return self._run(schema, snapshot, partitioning=snapshot.partitioning, order=(*order,), index=index)
 
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
         """Plan how to append rows to a directory without a snapshot. The first rows determine the columns."""

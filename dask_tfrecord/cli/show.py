@@ -94,13 +94,17 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
     files = f"{len(sizes):,}"
     if len(sizes) > 1:
         files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
-    beside = dataset.column_files["bytes"].to_pylist()
+    column_files = dataset.column_files["bytes"].to_pylist()
     pairs = {
         "path": dataset.path,
         "version": dataset.version or "none: no snapshot describes the files",
         "rows": "not known" if dataset.num_rows is None else f"{dataset.num_rows:,}",
         "bytes": f"{dataset.nbytes:,}",
-        **({"column bytes": f"{sum(beside):,}, in {counted(len(beside), 'file')}"} if beside else {}),
+        **(
+            {"column bytes": f"{sum(column_files):,}, in {counted(len(column_files), 'file')}"}
+            if column_files
+            else {}
+        ),
         **({"kept bytes": f"{dataset.kept_bytes:,}, of earlier versions"} if dataset.kept_bytes else {}),
         "files": files,
         "codec": ", ".join(dataset.codecs),

@@ -1,4 +1,6 @@
-"""Read all files, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
+"""Read all files, to store a snapshot of their content (`index`, for `Dataset.add_snapshot`) or to report
+damage (`verify`).
+"""
 
 import os
 from collections.abc import Sequence
@@ -39,7 +41,7 @@ from dask_tfrecord.errors import (
     DestinationError,
     Remedy,
     TFRecordError,
-    index_again,
+    add_snapshot_again,
 )
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_list import FileList
@@ -76,7 +78,7 @@ def index(
                 run = replace(run, columnar="never")  # until all files are described
             if found is not None and _is_known(store, found):
                 is_current = not pc.any(found.is_rewritten).as_py()
-                snapshot = add_snapshot.renew_snapshot(run, found, compute_each)
+                snapshot = add_snapshot.describe_changed_files(run, found, compute_each)
             else:
                 snapshot = _described(path, run, request)
                 if before is not None:
@@ -92,13 +94,15 @@ def index(
                 raise DestinationError(problem, "leave it as it is until files have changed")
             run = replace(run, columnar=columns)
             snapshot = add_snapshot.with_column_files(run, snapshot, wanted, compute_each)
-            return add_snapshot.store_snapshot(store, snapshot, before)
+            return add_snapshot.commit_snapshot(store, snapshot, before)
         except (FileNotFoundError, CorruptRecordError):
             newest = Head.read(store).snapshot
             if newest is None or (before is not None and newest.run == before.run):
                 raise
-            problem = "another write was committed while index read the files, and replaced some of them"
-            raise ConcurrentWriteError(problem, index_again(root)) from None
+            problem = (
+                "another write was committed while add_snapshot read the files, and replaced some of them"
+            )
+            raise ConcurrentWriteError(problem, add_snapshot_again(root)) from None
 
 
 def _described(path: str | os.PathLike[str], run: WriteRun, request: ReadRequest) -> Snapshot:
@@ -111,7 +115,7 @@ def _described(path: str | os.PathLike[str], run: WriteRun, request: ReadRequest
         # Only a description that lists splits can omit files of the directory.
         if SPLIT in dataset.partition_values or request.split not in (None, ALL):
             _refuse_undescribed_files(store, dataset, request)
-        return add_snapshot.create_snapshot(dataset, run, compute_each)
+        return add_snapshot.describe_files(dataset, run, compute_each)
     except TFRecordError as error:
         # A column of a snapshot has one kind, so its files cannot hold integers and floats.
         error.remedies = tuple(one for one in error.remedies if one.effect != INTEGERS_AS_FLOATS)
@@ -143,17 +147,17 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan, request: ReadRequ
         raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
 
 
-def _is_known(store: Store, found: ComparedFiles) -> bool:
+def _is_known(store: Store, compared: ComparedFiles) -> bool:
     """Return False if other tools have written all files, and have added, removed or rewritten some, so that
     all files must be described again.
 
     Raise the errors of `refuse_differences` if the snapshot lists files of this library.
     """
-    if any(map(is_part, found.listed.names)):
-        refuse_differences(store, found, may_be_rewritten=True)
+    if any(map(is_part, compared.listed.names)):
+        refuse_differences(store, compared, may_be_rewritten=True)
         return True
-    changed = pc.or_(found.is_rewritten, found.is_missing)
-    return not (len(found.unlisted) or pc.any(changed).as_py())
+    changed = pc.or_(compared.is_rewritten, compared.is_missing)
+    return not (len(compared.unlisted) or pc.any(changed).as_py())
 
 
 def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.DataFrame:

@@ -32,7 +32,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 # The part of a selection in one partition: the partition (with one split), the indices of the requested rows
 # in the partition, and the partition's row count.
-Part: TypeAlias = tuple[Partition, Numbers, int]
+RowsOfPartition: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
 
@@ -238,7 +238,7 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 
 @redact_errors
-def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
+def _passing_of_parts(parts: Sequence[RowsOfPartition]) -> list[npt.NDArray[np.bool_]]:
     """Return the records that pass the filters, as one mask for each run of adjacent splits in ``parts``.
     The splits of a run are read together.
     """
@@ -246,15 +246,15 @@ def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
 
 
 @redact_errors
-def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
+def _selected_rows(parts: Sequence[RowsOfPartition]) -> list[pa.Table]:
     """Read the requested rows of ``parts``, in order. Adjacent splits of a file are read together."""
     calls = [(_joined(run), *_rows_of_run(run)) for run in _runs(parts)]
     return read_each(Partition.read_records, calls)
 
 
-def _runs(parts: Sequence[Part]) -> list[list[Part]]:
+def _runs(parts: Sequence[RowsOfPartition]) -> list[list[RowsOfPartition]]:
     """Group consecutive parts whose splits can be read together."""
-    runs: list[list[Part]] = []
+    runs: list[list[RowsOfPartition]] = []
     for part in parts:
         if runs and _can_join(runs[-1][0][0], runs[-1][-1][0], part[0]):
             runs[-1].append(part)
@@ -273,7 +273,7 @@ def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
     return is_adjacent and not is_whole and not first.options.damage.skips
 
 
-def _joined(run: Sequence[Part]) -> Partition:
+def _joined(run: Sequence[RowsOfPartition]) -> Partition:
     partition = run[0][0]
     if len(run) == 1:
         return partition
@@ -283,7 +283,7 @@ def _joined(run: Sequence[Part]) -> Partition:
     return replace(partition, splits=(split,))
 
 
-def _rows_of_run(run: Sequence[Part]) -> tuple[Numbers, int]:
+def _rows_of_run(run: Sequence[RowsOfPartition]) -> tuple[Numbers, int]:
     """Return the indices of the requested rows in the joined splits of a run, and the number of its rows."""
     wanted, counts = [rows for _, rows, _ in run], [count for _, _, count in run]
     starts = np.cumsum([0, *counts[:-1]])

@@ -35,11 +35,11 @@ class OpenedPath:
     def __init__(self, path: Any, columns: Any, keywords: ReadKeywords) -> None:
         self._set(path, columns, keywords)
 
-    def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
+    def _set(self, path: Any, columns: Any, keywords: ReadKeywords, given: ReadPlan | None = None) -> None:
         names = None if columns is None else arguments.names("columns", columns)
         # One assignment replaces all attributes, and with them the values that were cached for another
         # version of the dataset. Another thread sees either all old values or all new values.
-        self.__dict__ = {"_path": path, "_names": names, "_keywords": keywords, "_found": found}
+        self.__dict__ = {"_path": path, "_names": names, "_keywords": keywords, "_found": given}
 
     @property
     def _root(self) -> Any:
@@ -58,14 +58,14 @@ class OpenedPath:
             request = request or read_request(self._names, **self._keywords)
             path = self._path if isinstance(self._path, str | os.PathLike) else as_paths(self._path)
             try:
-                found = discovery.find(path, request, compute_each)
+                opened = discovery.find(path, request, compute_each)
             except CorruptRecordError as error:
                 raise _with_verify(error, self._path) from None
             quarantine = request.options.damage.quarantine
             if quarantine is not None:
-                check_quarantine_path(quarantine, found.store)
+                check_quarantine_path(quarantine, opened.store)
                 refuse_other_files(quarantine)
-            state["_found"] = found
+            state["_found"] = opened
         plan: ReadPlan = state["_found"]
         return plan
 

@@ -49,19 +49,24 @@ _NOTHING = {"missing": "no such file or directory", "glob": "no visible file mat
 
 
 def nothing_at(
-    store: Store, otherwise: str, pattern: str = "", *, advice: str | None = None, index: str | None = None
+    store: Store,
+    otherwise: str,
+    pattern: str = "",
+    *,
+    advice: str | None = None,
+    add_snapshot: str | None = None,
 ) -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob that matches no files.
 
     The error names the reason, or ``otherwise`` if the reason is unknown. The error suggests ``advice``. If
-    ``index`` is not None, the error also suggests a call of `add_snapshot`, whose effect ``index`` describes.
+    ``add_snapshot`` is not None, the error also suggests this call, whose effect ``add_snapshot`` describes.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
     with suppress(Exception):  # if the store fails, the reason for the missing files remains unknown
         if store.names(STAGING):
             return unfinished_only(place, root)
-    calls = [] if index is None else [Call("add_snapshot", root, {}, index)]
+    calls = [] if add_snapshot is None else [Call("add_snapshot", root, {}, add_snapshot)]
     return NotFoundError(f"{place}: {otherwise}", advice, calls)
 
 
@@ -165,7 +170,7 @@ def list_files(
     )
     return Listing(
         store,
-        FileList.found(
+        FileList.of_infos(
             _start(store) if is_directory else "", (info for match in matches for info in match.infos)
         ),
         store.root if is_directory else "",
@@ -177,7 +182,7 @@ def list_files(
 
 def listing_of(store: Store) -> Listing:
     match = _directory(store)
-    files = FileList.found(_start(store), match.infos)
+    files = FileList.of_infos(_start(store), match.infos)
     return Listing(store, files, store.root, counts=(len(files),), described=match.described)
 
 
@@ -210,7 +215,7 @@ def with_trailing_slash(store: Store) -> Store:
 
 def list_directory(store: Store | FoundFiles) -> FileList:
     """List the visible files below the store's root, sorted by path. A missing root contains no files."""
-    return FileList.found(_start(store), _directory(store).infos)
+    return FileList.of_infos(_start(store), _directory(store).infos)
 
 
 def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]:
@@ -223,10 +228,10 @@ def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]
     if is_http(start):
         found = {unquoted_path(path): info for path, info in found.items()}
     files = _rows_of(store, [found.pop(f"{start}{name}", None) for name in names])
-    return files, FileList.found(_start(store), (found[path] for path in _visible_paths(found, start)))
+    return files, FileList.of_infos(_start(store), (found[path] for path in _visible_paths(found, start)))
 
 
-def look_up(store: Store, names: Sequence[str]) -> FileList:
+def request_infos(store: Store, names: Sequence[str]) -> FileList:
     """Ask the store for each file by itself, because a listing of some stores does not show new files yet.
 
     Return a file list that has a row for each name, as `find_listed` does.
@@ -251,7 +256,7 @@ def look_up(store: Store, names: Sequence[str]) -> FileList:
 def _rows_of(store: Store, infos: Sequence[dict[str, Any] | None]) -> FileList:
     """Return a file list that has a row for each info. The row for None is null."""
     is_found = np.array([info is not None for info in infos], bool)
-    files = FileList.found(_start(store), filter(None, infos))
+    files = FileList.of_infos(_start(store), filter(None, infos))
     return files if is_found.all() else files.take(pa.array(np.cumsum(is_found) - 1, mask=~is_found))
 
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 # What the first bytes of a file show: a record ("data"), no bytes at all ("empty"), another format that is
 # known ("other") or not known ("strange"), or nothing, because the bytes cannot be read ("unreadable").
-_Look = Literal["data", "empty", "other", "strange", "unreadable"]
+_Verdict = Literal["data", "empty", "other", "strange", "unreadable"]
 
 _CODECS = {"gz", "gzip", "zz", "zlib", "zst", "zstd", "lz4", "bz2", "xz", "deflate", "snappy", "sz"}
 
@@ -95,14 +95,16 @@ def data_only(
             others[kind].append(at)
     if not others or (not has_data and len(others) == 1):
         return files
-    looks = _looks(store, files, others)
-    data_kinds |= {kinds[at] for at, look in looks.items() if look == "data"}
-    has_data = has_data or "data" in looks.values()
+    verdicts = _judge_all(store, files, others)
+    data_kinds |= {kinds[at] for at, verdict in verdicts.items() if verdict == "data"}
+    has_data = has_data or "data" in verdicts.values()
     left_out = []
     for kind in others.keys() - data_kinds:
-        of_kind = {looks[at] for at in others[kind] if at in looks}
+        of_kind = {verdicts[at] for at in others[kind] if at in verdicts}
         left_out += [
-            at for at in others[kind] if _is_left_out(kind, {looks[at]} if at in looks else of_kind, has_data)
+            at
+            for at in others[kind]
+            if _is_left_out(kind, {verdicts[at]} if at in verdicts else of_kind, has_data)
         ]
     if not left_out or (not has_data and len(left_out) == len(files)):
         return files
@@ -131,20 +133,20 @@ def _kind(path: str) -> str:
     return _NUMBERED if stem != name else name if _is_side(name) else _WORD
 
 
-def _is_left_out(kind: str, looks: Set[_Look], has_data: bool) -> bool:
+def _is_left_out(kind: str, verdicts: Set[_Verdict], has_data: bool) -> bool:
     """Decide about a file by its look or, if nobody looked at it, by the looks at the files of its kind."""
-    if not looks:
+    if not verdicts:
         return False
     if has_data and kind.startswith("."):
-        return looks <= {"other", "strange"} or (looks <= {"other", "empty"} and _is_side(kind))
-    return looks <= {"other"} and (has_data or _is_side(kind))
+        return verdicts <= {"other", "strange"} or (verdicts <= {"other", "empty"} and _is_side(kind))
+    return verdicts <= {"other"} and (has_data or _is_side(kind))
 
 
 def _is_side(kind: str) -> bool:
     return _SIDE_NAME.fullmatch(kind) is not None
 
 
-def _looks(store: Store, files: FileList, others: dict[str, list[int]]) -> dict[int, _Look]:
+def _judge_all(store: Store, files: FileList, others: dict[str, list[int]]) -> dict[int, _Verdict]:
     """Look at the first bytes of files. Map the index of each file to the look."""
     chosen: list[int] = []
     for of_kind in others.values():
@@ -153,10 +155,10 @@ def _looks(store: Store, files: FileList, others: dict[str, list[int]]) -> dict[
     del chosen[_MOST:]
     infos = files.take(np.array(chosen, np.int64)).infos
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(chosen, pool.map(partial(_look, store), infos), strict=True))
+        return dict(zip(chosen, pool.map(partial(_judge, store), infos), strict=True))
 
 
-def _look(store: Store, file: FileInfo) -> _Look:
+def _judge(store: Store, file: FileInfo) -> _Verdict:
     if file.size == 0:
         return "empty"
     try:

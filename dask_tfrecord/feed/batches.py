@@ -374,7 +374,7 @@ class Batches:
 
         If the read or the conversion raises, the batch does not count as returned.
         """
-        self._follow_fork()
+        self._notice_fork()
         with self._lock:
             at, start = self._at, perf_counter()
             try:
@@ -392,7 +392,7 @@ class Batches:
                 raise
             return element
 
-    def _follow_fork(self) -> None:
+    def _notice_fork(self) -> None:
         """In a forked process, read ahead anew, because the threads that read ahead do not survive a fork."""
         if os.getpid() != self._process:
             self._lock, self._tables, self._counters = RLock(), None, Counters()
@@ -511,7 +511,7 @@ class Batches:
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
-        self._follow_fork()
+        self._notice_fork()
         # `close` never waits for the lock: when Python exits, a thread that holds the lock is frozen.
         if self._lock.acquire(blocking=False):
             try:

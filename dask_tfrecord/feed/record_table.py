@@ -229,7 +229,7 @@ class RecordTable:
         that are read one by one, only the requests to a store are counted. A table reads nothing ahead, so
         ``bytes_read`` and ``bytes_ready`` are 0.
         """
-        self._follow_fork()
+        self._notice_fork()
         return self._counters.statistics()
 
     @property
@@ -310,10 +310,10 @@ class RecordTable:
     def _batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
         numbers = self._rows.numbers(indices)
         if self._dataset.options.damage.skips:
-            self._follow_fork()
+            self._notice_fork()
             return as_batch(self._rows.read(numbers), self.schema)
         if self._columns is not None:
-            self._follow_fork()
+            self._notice_fork()
             units = np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1).tolist()
             self._buffers.check_files(self._dataset.store, units)
             return self._columns.take(pa.array(numbers))
@@ -356,7 +356,7 @@ class RecordTable:
         >>> table[pc.field("x") > 1].to_pydict()
         {'y': ['b', 'c']}
         """
-        self._follow_fork()
+        self._notice_fork()
         return self._rows.matching(filters)
 
     @calling(__init__)
@@ -421,7 +421,7 @@ class RecordTable:
             return self.batch([index])
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1
-        self._follow_fork()
+        self._notice_fork()
         [((data, offsets), [at])] = self._buffers.find(
             self._dataset, [(unit, np.array([row - self._firsts[unit]]))]
         )
@@ -439,7 +439,7 @@ class RecordTable:
                 units[starts].tolist(), starts, [*starts[1:], len(rows)], strict=True
             )
         ]
-        self._follow_fork()
+        self._notice_fork()
         found = self._buffers.find(self._dataset, groups)
         counts = [len(at) for _, at in found]
         # Each row describes one record by three numbers: the index of the buffer, and the start and the end
@@ -477,7 +477,7 @@ class RecordTable:
         path = self._dataset.store.public(split.file.path)
         return locate_error(error.replaced(record=0, offset=None), path, record)
 
-    def _follow_fork(self) -> None:
+    def _notice_fork(self) -> None:
         """Replace what a forked process cannot share with its parent.
 
         Several threads may do this at the same time. Each replaced object is complete, and `_process` changes

@@ -27,7 +27,7 @@ class Packed(dict[str, Any]):
     """A batch in a worker. A process that receives the batch gets a plain dict with the same values."""
 
 
-class _Place(NamedTuple):
+class _ByteSpan(NamedTuple):
     """Where the values of a tensor are: the bytes from ``start`` to ``stop`` of one buffer of the message."""
 
     dtype: torch.dtype
@@ -38,14 +38,14 @@ class _Place(NamedTuple):
 
 
 class _Jagged(NamedTuple):
-    values: _Place
-    offsets: _Place
+    values: _ByteSpan
+    offsets: _ByteSpan
 
 
 class _Pieces(NamedTuple):
     """A list of one-dimensional tensors of bytes, whose values follow each other."""
 
-    values: _Place
+    values: _ByteSpan
     sizes: Sequence[int]
 
 
@@ -92,16 +92,16 @@ class _Buffers:
         self._size = 0
         self._large: list[_Buffer] = []
 
-    def add(self, tensor: torch.Tensor) -> _Place:
+    def add(self, tensor: torch.Tensor) -> _ByteSpan:
         values = tensor.reshape(-1).view(torch.uint8)
         size = len(values)
         if size > _IN_MESSAGE:
             self._large.append(_shared(values))
-            return _Place(tensor.dtype, tuple(tensor.shape), len(self._large), 0, size)
+            return _ByteSpan(tensor.dtype, tuple(tensor.shape), len(self._large), 0, size)
         start, padding = self._size, -size % _ALIGNMENT
         self._small += [values.numpy(), bytes(padding)]
         self._size += size + padding
-        return _Place(tensor.dtype, tuple(tensor.shape), 0, start, start + size)
+        return _ByteSpan(tensor.dtype, tuple(tensor.shape), 0, start, start + size)
 
     def all(self) -> list[_Buffer]:
         joined = bytearray().join(self._small)
@@ -168,7 +168,7 @@ def _unpacked(parts: Mapping[str, Any], buffers: Sequence[_Buffer]) -> dict[str,
 
 def _value(part: Any, buffers: Sequence[torch.Tensor]) -> Any:
     match part:
-        case _Place(dtype, shape, index, start, stop):
+        case _ByteSpan(dtype, shape, index, start, stop):
             return buffers[index][start:stop].view(dtype).reshape(shape)
         case _Jagged(values, offsets):
             return jagged(_value(values, buffers), _value(offsets, buffers))

@@ -99,7 +99,7 @@ class FileList:
         return cls(pa.table([encoded_paths(paths), *others], schema=INFO_SCHEMA))
 
     @classmethod
-    def found(cls, root: str, infos: Iterable[dict[str, Any]]) -> "FileList":
+    def of_infos(cls, root: str, infos: Iterable[dict[str, Any]]) -> "FileList":
         """Create a list of the files that fsspec describes in ``infos``.
 
         The paths are relative to ``root``. Only an HTTP page may link to files outside the root. The path of

@@ -245,7 +245,7 @@ class WrittenColumns(NamedTuple):
 
 def write_files(
     store: Store,
-    place: Callable[[str, int], tuple[str, str]],
+    new_paths: Callable[[str, int], tuple[str, str]],
     rows: GroupedRows,
     schema: Schema,
     options: WriteOptions,
@@ -255,11 +255,11 @@ def write_files(
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
-    ``place`` receives the path of a partition directory, and the index of a file among the files of this
-    call. ``place`` returns the path of the file in the store, and its path relative to the dataset's root.
-    The returned `FileEntry` objects and the errors contain the relative path. A group without rows becomes
-    one empty file. All calls in one process share ``threads`` threads. The number of threads does not change
-    the written bytes.
+    ``new_paths`` receives the path of a partition directory, and the index of a file among the files of this
+    call. ``new_paths`` returns the path of the file in the store, and its path relative to the dataset's
+    root. The returned `FileEntry` objects and the errors contain the relative path. A group without rows
+    becomes one empty file. All calls in one process share ``threads`` threads. The number of threads does not
+    change the written bytes.
 
     Raise SchemaError if a value does not fit its column. The error contains the column's name, and the index
     that the row had before sorting. Files completed before the failing row are kept.
@@ -269,17 +269,19 @@ def write_files(
     files: list[FileEntry] = []
     codec, end = options.compression or "none", 0
     with spare.without_this_thread(), store.finishing_together() as store, ExitStack() as stack:
-        beside: ColumnFileWriter | SmallColumns | None = None
+        column_writer: ColumnFileWriter | SmallColumns | None = None
         if isinstance(columns, SmallColumnFiles):
-            beside = SmallColumns(store, columns)
+            column_writer = SmallColumns(store, columns)
         elif columns is not None and rows.groups:
             required = _without_nulls(rows, columns.features)
-            beside = stack.enter_context(create_column_file(store, columns.path, columns.features, required))
-        records = _RecordStream(rows.pieces, schema, options.lossy, beside)
+            column_writer = stack.enter_context(
+                create_column_file(store, columns.path, columns.features, required)
+            )
+        records = _RecordStream(rows.pieces, schema, options.lossy, column_writer)
         for group in rows.groups:
             before, end = len(files), end + group.rows
             while len(files) == before or records.row < end:
-                path, name = place(group.directory, len(files))
+                path, name = new_paths(group.directory, len(files))
                 first = records.row
                 try:
                     with store.create(path) as file:
@@ -291,12 +293,12 @@ def write_files(
                 entry = FileEntry(name, writer.bytes, count, writer.crc32c, group.values, starts, codec=codec)
                 records.end_file()
                 written = name, writer.bytes, writer.crc32c, content
-                small = None if beside is None else beside.end_file(*written)
+                small = None if column_writer is None else column_writer.end_file(*written)
                 files.append(replace(entry, columns=small))
         records.check_end()
     described = file_statistics(schema, records.statistics(), len(files))
-    if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter):
-        files = [replace(file, columns=ColumnFile(columns.name, *beside.written)) for file in files]
+    if isinstance(columns, WrittenColumns) and isinstance(column_writer, ColumnFileWriter):
+        files = [replace(file, columns=ColumnFile(columns.name, *column_writer.written)) for file in files]
     opened = tuple(records.open_columns)
     pairs = zip(files, described, strict=True)
     return [replace(file, statistics=found, open_columns=opened) for file, found in pairs]
@@ -354,7 +356,7 @@ class _RecordStream:
         pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
         schema: Schema,
         lossy: Lossy,
-        beside: ColumnFileWriter | SmallColumns | None = None,
+        column_writer: ColumnFileWriter | SmallColumns | None = None,
     ) -> None:
         self._batches = _batches(pieces)
         self._batch = pa.record_batch([], [])
@@ -371,7 +373,7 @@ class _RecordStream:
         self._ends: list[int] = []  # The rows at which files have ended since the last `_count`.
         self._bound_start = self._bound_end = 0  # The range of rows that the encoder holds.
         self._storage = self._batch
-        self._beside = beside
+        self._column_writer = column_writer
         self._copied = 0  # The column file contains all rows before this row.
         self._content = 0  # The size in bytes of the current file's records.
         self._starts = np.zeros(0, np.int64)  # Where the records of the encoder's rows begin in the buffers.
@@ -402,7 +404,7 @@ class _RecordStream:
             last = min(end, self._bound_end)
             start = self._bound_start
             first = self.row - start
-            starts = None if self._beside is None else self._starts[first:]
+            starts = None if self._column_writer is None else self._starts[first:]
             row, count, need = self._encoder.encode_into(first, out[size:], last - start, starts)
             if starts is not None:
                 self._buffers.append((row, self._content))
@@ -426,13 +428,13 @@ class _RecordStream:
 
     def _copy(self) -> None:
         """Update the column file with the rows since the last call, before the encoder drops them."""
-        if self._beside is not None and self.row > self._copied:
+        if self._column_writer is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
             # Process all buffers in one loop, because a separate step after each write would take 8 us.
             for end, content in self._buffers:
                 self._starts[at:end] += content
                 at = end
-            self._beside.add(self._storage.slice(start, at - start), self._starts[start:at])
+            self._column_writer.add(self._storage.slice(start, at - start), self._starts[start:at])
             self._copied, self._buffers = self.row, []
 
     def statistics(self) -> list[Columns]:
@@ -481,7 +483,7 @@ class _RecordStream:
         self._bound_end = self.row + storage.num_rows
         self._encoder.bind(storage)
         self._storage = storage
-        if self._beside is not None:
+        if self._column_writer is not None:
             self._starts = np.empty(storage.num_rows, np.int64)
 
 

@@ -250,7 +250,7 @@ class RecordFile(NamedTuple):
 
         try:
             if not store.is_remote:
-                if not store.follow(file.path, is_read):
+                if not store.with_current_path(file.path, is_read):
                     return None
             else:
                 stop = self.split.stop and self.split.stop.offset

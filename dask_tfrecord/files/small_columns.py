@@ -46,7 +46,7 @@ class SmallColumnFiles(NamedTuple):
     """
 
     features: Sequence[Column]
-    place: Callable[[int], tuple[str, str]]
+    new_paths: Callable[[int], tuple[str, str]]
 
     def may_store(self, records: int, size: int) -> bool:
         """Return False if no column of a data file with ``records`` rows and ``size`` bytes can be small."""
@@ -158,7 +158,7 @@ class SmallColumns:
         return written
 
     def _write(self, path: str, size: int, checksum: int, content: int) -> ColumnFile:
-        in_store, name = self._files.place(self._number)
+        in_store, name = self._files.new_paths(self._number)
         # Copies in one chunk give the same bytes for all batches of these rows: a chunk begins a page of
         # Parquet, and an array that is not copied may have a validity bitmap without nulls.
         self._wait()

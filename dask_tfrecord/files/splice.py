@@ -73,7 +73,7 @@ from dask_tfrecord.storage.store import Store
 StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
 # What stores copies of columns beside a new file.
-Beside: TypeAlias = ColumnFileWriter | SmallColumns
+ColumnWriter: TypeAlias = ColumnFileWriter | SmallColumns
 
 # The number of bytes that one step copies.
 _CHUNK_BYTES = 1 << 20
@@ -91,30 +91,30 @@ def splice(
     compression: Compression | None,
     path: str,
     name: str,
-    beside: Beside | None = None,
+    column_writer: ColumnWriter | None = None,
     features: Schema | None = None,
 ) -> FileEntry:
     """Write a file with the records of several files, in the order of ``sources``.
 
     The sources must have the same partition values. A source with a codec other than ``compression``, or a
     compressed source without blocks, is decompressed and compressed again. ``path`` is the path of the new
-    file in the store, and ``name`` is the same path relative to the dataset's root. ``beside`` receives the
-    columns of ``features``, from the column file of a source if possible. Raise FileChangedError if a source
-    differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
+    file in the store, and ``name`` is the same path relative to the dataset's root. ``column_writer``
+    receives the columns of ``features``, from the column file of a source if possible. Raise FileChangedError
+    if a source differs from its `FileEntry`, and CorruptRecordError if a source is damaged.
     """
     ranges = [ByteRange(store.join(one.path), 0, one.bytes, "", one.bytes) for one in sources]
     fits = True
     with store.create(path) as file, store.reading_ahead(ranges) as ahead:
         spliced = SplicedFile(file, compression)
         for source in sources:
-            if beside is None or features is None:
+            if column_writer is None or features is None:
                 spliced.append_file(ahead, source)
             elif (rows := _stored_rows(store, source, features)) is not None:
                 start = spliced.content
                 spliced.append_file(ahead, source)
                 for values, sizes in rows:
                     ends = start + np.cumsum(sizes)
-                    beside.add(values, ends - sizes)
+                    column_writer.add(values, ends - sizes)
                     start = int(ends[-1])
             else:
                 decoder = Decoder(features.columns, features.record_type)
@@ -123,10 +123,10 @@ def splice(
                     decoded = decoder.decode(content, final=True)
                     fits &= decoded.damage is None and decoded.consumed == len(content)
                     if fits:
-                        beside.add(decoded.batch, starts)
+                        column_writer.add(decoded.batch, starts)
                     spliced.append_block(content, records, stored)
         spliced.finish()
-    return spliced.entry(name, sources, beside if fits else None)
+    return spliced.entry(name, sources, column_writer if fits else None)
 
 
 class SplicedFile:
@@ -187,7 +187,9 @@ class SplicedFile:
     def finish(self) -> None:
         self._write(self._compressor.tail())
 
-    def entry(self, name: str, sources: Sequence[FileEntry], beside: Beside | None = None) -> FileEntry:
+    def entry(
+        self, name: str, sources: Sequence[FileEntry], column_writer: ColumnWriter | None = None
+    ) -> FileEntry:
         return FileEntry(
             name,
             self.bytes,
@@ -196,7 +198,9 @@ class SplicedFile:
             sources[0].values,
             tuple(self.blocks),
             merge_statistics(sources),
-            columns=None if beside is None else beside.end_file(name, self.bytes, self.crc32c, self.content),
+            columns=None
+            if column_writer is None
+            else column_writer.end_file(name, self.bytes, self.crc32c, self.content),
             codec=self._compression or "none",
         )
 
@@ -321,14 +325,14 @@ def remove_records(
     compression: Compression | None,
     path: str,
     name: str,
-    beside: Beside | None = None,
+    column_writer: ColumnWriter | None = None,
 ) -> FileEntry:
     """Write a copy of a file without the records that a mask selects. At least one record must remain.
 
     The returned statistics are computed from the remaining records only, so that they reveal nothing about
-    the removed records. ``beside`` receives the columns of the remaining records. If a record does not fit
-    the schema, the returned entry contains no statistics and no column file. Raise FileChangedError if the
-    source differs from its `FileEntry`, and CorruptRecordError if the source is damaged.
+    the removed records. ``column_writer`` receives the columns of the remaining records. If a record does not
+    fit the schema, the returned entry contains no statistics and no column file. Raise FileChangedError if
+    the source differs from its `FileEntry`, and CorruptRecordError if the source is damaged.
     """
     decoder = Decoder(schema.columns, schema.record_type)
     encoder = Encoder(schema.columns, schema.record_type)
@@ -351,12 +355,14 @@ def remove_records(
                 if fit_schema:
                     encoder.bind(decoded.batch)
                     continue_statistics(columns, encoder.statistics([0, records]))
-                    if beside is not None:
-                        beside.add(decoded.batch, spliced.content + bounds[:-1])
+                    if column_writer is not None:
+                        column_writer.add(decoded.batch, spliced.content + bounds[:-1])
                 spliced.append_block(content, records, stored)
         spliced.finish()
     statistics = file_statistics(schema, [columns], 1)[0] if fit_schema else ()
-    return replace(spliced.entry(name, [source], beside if fit_schema else None), statistics=statistics)
+    return replace(
+        spliced.entry(name, [source], column_writer if fit_schema else None), statistics=statistics
+    )
 
 
 # The feature values of consecutive records, and the size of each record's frame.

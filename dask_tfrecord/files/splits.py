@@ -132,8 +132,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
                 [default if block is None else Block(**block) for block in files[name].to_pylist()]
                 for name, default in (("start", _FIRST), ("stop", None))
             ]
-        beside = read_column_files(files)
-        splits = list(map(Split, files.infos, *edges, files["records"].to_pylist(), beside))
+        column_files = read_column_files(files)
+        splits = list(map(Split, files.infos, *edges, files["records"].to_pylist(), column_files))
         return [tuple(splits[start:stop]) for start, stop in pairwise((starts - starts[0]).tolist())]
 
     def take(self, numbers: npt.NDArray[np.int64]) -> "Partitions":

@@ -31,7 +31,7 @@ from dask_tfrecord.errors import (
     FileChangedError,
     Remedy,
     TFRecordError,
-    index_again,
+    add_snapshot_again,
 )
 from dask_tfrecord.files.damage import not_tfrecord
 from dask_tfrecord.files.entry import is_part
@@ -316,7 +316,7 @@ def check_content(store: Store, file: FileInfo) -> None:
     """Raise FileChangedError if the CRC-32C of a file differs from the snapshot. A process reads a file for
     this comparison only once, unless the file is rewritten again.
     """
-    if _checksum_of(store, file.path, file.size, stamp_of(store.look(file.path))) != file.crc32c:
+    if _checksum_of(store, file.path, file.size, stamp_of(store.info(file.path))) != file.crc32c:
         raise changed_since_snapshot(store, file.path)
 
 
@@ -372,7 +372,7 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
-    again = index_again(store.public(), "again if it was rewritten on purpose")
+    again = add_snapshot_again(store.public(), "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
         "restore the file as to_tfrecord wrote it" if is_part(path) else None,

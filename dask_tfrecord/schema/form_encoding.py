@@ -74,7 +74,7 @@ def _encode(form: StoredForm, array: pa.Array, *, exact: bool) -> list[pa.Array]
         items, lengths = items.flattened()
         if level:
             partitions.append((lengths, edges))
-    beside = _partition_features(form, partitions)
+    partition_features = _partition_features(form, partitions)
     tensors, shapes = items, None
     if form.stores_shapes:
         tensors.check()
@@ -101,8 +101,13 @@ def _encode(form: StoredForm, array: pa.Array, *, exact: bool) -> list[pa.Array]
     is_scalar = not form.lengths and (form.encoding != "none" or not form.shape)
     first = stored if is_scalar else _lists(stored, of_rows)
     if shapes is None:
-        return [first, *beside]
-    return [first, *beside, _lists(shapes.values.cast(pa.int64()), shapes.edges), *beside]
+        return [first, *partition_features]
+    return [
+        first,
+        *partition_features,
+        _lists(shapes.values.cast(pa.int64()), shapes.edges),
+        *partition_features,
+    ]
 
 
 def _tensor_values(form: StoredForm, tensors: _Items) -> tuple[_Items, _Ints]:

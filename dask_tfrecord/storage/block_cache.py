@@ -75,7 +75,7 @@ _LONGEST_WRITE = 600
 _PAUSE = 60
 
 
-class Part(NamedTuple):
+class CachedRange(NamedTuple):
     """A range of a file that consists of whole blocks. ``data`` is None if the cache lacks the blocks."""
 
     start: int
@@ -115,22 +115,22 @@ class BlockCache:
         identity = repr((place, _public_options(fs), getattr(fs, "account_name", ""), size, stamp))
         return hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:32]
 
-    def find(self, key: str, start: int, stop: int) -> list[Part]:
+    def find(self, key: str, start: int, stop: int) -> list[CachedRange]:
         """Return the blocks that contain a range of a file. Adjacent blocks that are missing are one part.
 
         The last part is shorter than expected if it ends with the last block of the file.
         """
-        parts: list[Part] = []
+        parts: list[CachedRange] = []
         for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
             first, data = number * BLOCK_BYTES, self._read(self._block(key, number))
             if data is not None:
-                parts.append(Part(first, first + len(data), data))
+                parts.append(CachedRange(first, first + len(data), data))
                 if len(data) < BLOCK_BYTES:
                     break
             elif parts and parts[-1].data is None:
                 parts[-1] = parts[-1]._replace(stop=first + BLOCK_BYTES)
             else:
-                parts.append(Part(first, first + BLOCK_BYTES, None))
+                parts.append(CachedRange(first, first + BLOCK_BYTES, None))
         return parts
 
     def store(self, key: str, start: int, data: Buffer, size: int | None) -> None:
@@ -290,7 +290,7 @@ class CachedFile:
     def __init__(self, file: Any, cache: BlockCache, key: str, size: int, counts: Any) -> None:
         self._file, self._cache, self._key, self._size, self._counts = file, cache, key, size, counts
         self._at = file.tell()
-        self._parts: list[Part] = []  # those that follow, the next one last
+        self._parts: list[CachedRange] = []  # those that follow, the next one last
 
     def read(self, count: int) -> memoryview:
         """Return the next bytes, at most ``count``, but not always as many."""

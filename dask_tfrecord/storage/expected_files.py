@@ -72,7 +72,7 @@ class ExpectedFile:
     file is opened, the expected state is compared with the current state.
 
     ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
-    ``look`` returns the current info of the file from the store. ``resized`` returns the error for a size
+    ``info`` returns the current info of the file from the store. ``resized`` returns the error for a size
     that differs from ``size``.
     """
 
@@ -80,7 +80,7 @@ class ExpectedFile:
     size: int | None
     stamp: str
     whole: bool
-    look: Callable[[], dict[str, Any]]
+    info: Callable[[], dict[str, Any]]
     resized: Callable[[str], FileChangedError]
 
     def check(self, now: dict[str, Any]) -> None:
@@ -103,10 +103,10 @@ class ExpectedFile:
         if isinstance(error, TFRecordError):
             raise error
         if isinstance(error, FileNotFoundError):
-            self._look_again()  # a failure of the store would hide that another process removed the file
+            self._check_again()  # a failure of the store would hide that another process removed the file
         if (failure := store_failure(error, self.path)) is not None:
             raise failure from error
-        self._look_again()
+        self._check_again()
         if isinstance(error, OSError):
             raise error
         if isinstance(error, ValueError) and not self.whole:
@@ -116,11 +116,11 @@ class ExpectedFile:
         # The text of the error may contain the URL with its secrets.
         raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         try:
-            now = self.look()
+            now = self.info()
         except FileNotFoundError:
             raise removed(self.path) from None
-        except Exception:  # `explain` reports the original error, not the failure of `look`
+        except Exception:  # `explain` reports the original error, not the failure of `info`
             return
         self.check(now)

@@ -70,8 +70,8 @@ _REGION_ADVICE = 'pass the region as storage_options={"client_kwargs": {"region_
 _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, TimeoutError: errno.ETIMEDOUT}
 
 
-def store_failure(error: BaseException, place: str | None) -> Exception | None:
-    """Return the error to raise for a failure of a remote store, or None for any other ``error``. ``place``
+def store_failure(error: BaseException, path: str | None) -> Exception | None:
+    """Return the error to raise for a failure of a remote store, or None for any other ``error``. ``path``
     is a path without credentials.
     """
     classes = {
@@ -81,36 +81,36 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
         text = (
             f"{str(error).rstrip('.')}; check the user, and the password or key_filename in storage_options="
         )
-        return PermissionError(errno.EACCES, text, place)
+        return PermissionError(errno.EACCES, text, path)
     if classes & _UNREACHABLE:
         text = str(error).removeprefix("[Errno None] ").rstrip(": ")
         reason = text if "SSHException" in classes else type(error).__name__
-        return _unreachable(_endpoint(error), reason, place)
+        return _unreachable(_endpoint(error), reason, path)
     if "HttpResponseError" in classes:
-        return _azure_refusal(error, place)
+        return _azure_refusal(error, path)
     if classes & _NO_CREDENTIALS:
         problem = f"the credentials are missing or incomplete ({type(error).__name__})"
         advice = "give them in the options of the store, or in its own configuration files"
         remedy = Remedy("storage_options", {"anon": True}, "read public data")
-        return TFRecordError(problem, advice, remedy, path=place)
+        return TFRecordError(problem, advice, remedy, path=path)
     if classes & _NO_REGION:
-        return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=place)
-    return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
+        return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=path)
+    return _refusal(error, path) if isinstance(error, OSError) and error.filename is None else None
 
 
-def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:
-    is_in_url = place is not None and place.startswith(("http:", "https:", "sftp:", "ssh:"))
+def _unreachable(endpoint: str, reason: str, path: str | None) -> TFRecordError:
+    is_in_url = path is not None and path.startswith(("http:", "https:", "sftp:", "ssh:"))
     address = "address" if is_in_url else "endpoint in storage_options= or in the environment"
     problem = f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})"
-    return TFRecordError(problem, f"check the {address}, and the network", path=place)
+    return TFRecordError(problem, f"check the {address}, and the network", path=path)
 
 
-def _refusal(error: OSError, place: str | None) -> OSError | None:
+def _refusal(error: OSError, path: str | None) -> OSError | None:
     """Return an error that names the path if a store refused a request, or None for any other error."""
     code = _code(error)
     kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
     is_known = isinstance(error, NotFoundError | TFRecordError)
-    if place is None or is_known or (code is None and kind not in (PermissionError, FileNotFoundError)):
+    if path is None or is_known or (code is None and kind not in (PermissionError, FileNotFoundError)):
         return None
     text = (error.strerror or str(error) or "the store refuses the request").rstrip(".")
     if code in _WRONG_REGION:
@@ -119,11 +119,11 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
         text = f"{text}; check the credentials and what they allow"
     elif kind is FileNotFoundError:
         text = text if code is not None else f"no such file, directory or bucket ({text})"
-        return NotFoundError(f"{place}: {text}")
-    return kind(error.errno or _ERRNO.get(kind, errno.EIO), text, place)
+        return NotFoundError(f"{path}: {text}")
+    return kind(error.errno or _ERRNO.get(kind, errno.EIO), text, path)
 
 
-def _azure_refusal(error: Any, place: str | None) -> OSError | None:
+def _azure_refusal(error: Any, path: str | None) -> OSError | None:
     """Return an error that names the path of a request that Azure refused. If Azure refused the request
     because the file has changed, return None.
     """
@@ -132,10 +132,10 @@ def _azure_refusal(error: Any, place: str | None) -> OSError | None:
         return None
     text = str(error).partition("\n")[0].rstrip(".")
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, None):
-        return PermissionError(errno.EACCES, f"{text}; check the credentials and what they allow", place)
+        return PermissionError(errno.EACCES, f"{text}; check the credentials and what they allow", path)
     if status == HTTPStatus.NOT_FOUND:
-        return NotFoundError(f"{place}: {text}")
-    return OSError(errno.EIO, text, place)
+        return NotFoundError(f"{path}: {text}")
+    return OSError(errno.EIO, text, path)
 
 
 def _code(error: BaseException) -> str | None:
@@ -158,7 +158,7 @@ def _endpoint(error: BaseException) -> str:
     return f"{host}:{port}" if isinstance(host, str) and port else ""
 
 
-def place_of(arguments: Iterable[Any]) -> str | None:
+def remote_path(arguments: Iterable[Any]) -> str | None:
     """Find a remote path or a remote store in a function's arguments, and return the path or the store's
     root. Return None if the arguments contain a local path or no path.
     """
@@ -324,7 +324,7 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
 
 
 def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
-    place = place_of(arguments)
+    place = remote_path(arguments)
     explained = store_failure(error, place and without_credentials(place))
     if explained is not None:
         explained.__cause__ = error
@@ -455,7 +455,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
     return TFRecordError(f"{type(error).__name__}: {text}")
 
 
-def unreachable(place: str, error: BaseException) -> TFRecordError | None:
+def unreachable(path: str, error: BaseException) -> TFRecordError | None:
     """Return the error for a failed request to a web server. Return None if the server answered that no file
     exists.
 
@@ -468,4 +468,4 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
         return None
     how = f"it answers {status}" if status else type(cause).__name__
     advice = "check the address, that the server is running, and that it grants you access"
-    return TFRecordError(f"the request to the server failed ({how})", advice, path=place)
+    return TFRecordError(f"the request to the server failed ({how})", advice, path=path)

@@ -37,7 +37,7 @@ from dask_tfrecord.storage.range_requests import (
     request_all,
 )
 from dask_tfrecord.storage.read_ahead import ReadAhead, RemoteRange
-from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader, FollowingReader
+from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader, MovedFileReader
 from dask_tfrecord.storage.regular_files import METADATA_BYTES, too_large
 
 _S = TypeVar("_S")
@@ -243,11 +243,11 @@ class Location:
                 return self._open(stack, at, expected, position, stop, may_be_restamped)
 
             def open_at(position: int) -> FileReader:
-                return self.follow(path, partial(enter, position))
+                return self.with_current_path(path, partial(enter, position))
 
             reader = open_at(start)
             if self.version is not None and not self.move_keeps_stamp:
-                reader = FollowingReader(reader, start, open_at)
+                reader = MovedFileReader(reader, start, open_at)
             yield reader if self.checksum is None else ChecksumReader(reader, self.checksum)
 
     def reader_of(
@@ -259,7 +259,7 @@ class Location:
 
     def _expected(self, path: str, size: int | None, stamp: str, *, whole: bool) -> ExpectedFile:
         resized = partial(self.resized, path, size or 0)
-        return ExpectedFile(self.public(path), size, stamp, whole, partial(self._look, path), resized)
+        return ExpectedFile(self.public(path), size, stamp, whole, partial(self._info, path), resized)
 
     def resized(self, path: str, size: int, now: str) -> FileChangedError:
         """Return the error for a file that should have ``size`` bytes. ``now`` describes its current size."""
@@ -354,7 +354,7 @@ class Location:
         """Return the current info of an open file, if possible without a further request."""
         # An open pyarrow file does not provide the modification time.
         if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
-            return self._look(path)
+            return self._info(path)
         return dict(getattr(file, "details", None) or {})
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
@@ -375,7 +375,7 @@ class Location:
             stamp = wanted.stamp if at == wanted.path or self.move_keeps_stamp else ""
             return self._read_ranges([wanted._replace(path=at, stamp=stamp)])[0]
 
-        return [self.follow(wanted.path, partial(read_one, wanted)) for wanted in ranges]
+        return [self.with_current_path(wanted.path, partial(read_one, wanted)) for wanted in ranges]
 
     def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         counts = self.counts or RequestCounts()
@@ -411,7 +411,7 @@ class Location:
 
         def check(wanted: tuple[str, str]) -> None:
             path, stamp = wanted
-            self._expected(path, None, stamp, whole=False).check(self._look(path))
+            self._expected(path, None, stamp, whole=False).check(self._info(path))
 
         self.for_each(check, dict.fromkeys((one.path, one.stamp) for one in ranges if one.stamp))
 
@@ -451,14 +451,14 @@ class Location:
                     count -= len(part)
                 return b"".join(parts)
         # An SFTP server would wait for the writer of a pipe.
-        if hasattr(self.fs, "is_link") and self._look(path)["type"] not in ("file", "directory"):
+        if hasattr(self.fs, "is_link") and self._info(path)["type"] not in ("file", "directory"):
             raise ValueError("is a pipe, a socket or a device, not a regular file")
         try:
             return bytes(self.fs.cat_file(path, start=0, end=count))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise
         except Exception:  # some stores refuse to send a range of an empty file
-            if self._look(path).get("size") == 0:
+            if self._info(path).get("size") == 0:
                 return b""
             raise
 
@@ -474,7 +474,7 @@ class Location:
         """Map a file from a listing into memory. Return None if the file is not on a local disk."""
         return None
 
-    def follow(self, path: str, read: Callable[[str], _T]) -> _T:
+    def with_current_path(self, path: str, read: Callable[[str], _T]) -> _T:
         """Call ``read`` with the current path of a file from a listing. Raise FileRemovedError if the file
         was removed.
         """
@@ -492,23 +492,23 @@ class Location:
         Raise FileChangedError if the size of the file differs from a known ``size``, and FileRemovedError if
         the file was removed.
         """
-        expected, now = self._expected(path, size, stamp, whole=False), self.look(path)
+        expected, now = self._expected(path, size, stamp, whole=False), self.info(path)
         expected.check_size(now)
         return expected.is_restamped(now)
 
-    def look(self, path: str) -> Info:
+    def info(self, path: str) -> Info:
         """Request the current info of a file, or of the target of a link, from the store.
 
         On a store where a move changes the stamp, the info of a moved file contains only the size.
         """
 
-        def look_at(at: str) -> Info:
-            found = self._look(at)
+        def info_of(at: str) -> Info:
+            found = self._info(at)
             return found if at == path or self.move_keeps_stamp else {"size": found.get("size")}
 
-        return self.follow(path, look_at)
+        return self.with_current_path(path, info_of)
 
-    def _look(self, path: str) -> Info:
+    def _info(self, path: str) -> Info:
         self.fs.invalidate_cache(path)
         return dict(self.fs.info(path))
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from fsspec import AbstractFileSystem
 from typing_extensions import Buffer
 
-from dask_tfrecord.storage.block_cache import BlockCache, Part
+from dask_tfrecord.storage.block_cache import BlockCache, CachedRange
 from dask_tfrecord.storage.forked import in_forked_processes
 
 _T = TypeVar("_T")
@@ -213,7 +213,7 @@ class _Part(NamedTuple):
 
 def _parts(fs: AbstractFileSystem, wanted: ByteRange, cache: BlockCache | None) -> Iterator[_Part]:
     """Yield the parts of a range. With a cache, they consist of whole blocks."""
-    key, spans = None, [Part(wanted.start, wanted.stop, None)]
+    key, spans = None, [CachedRange(wanted.start, wanted.stop, None)]
     if cache is not None and (key := cache.key(fs, wanted.path, wanted.size, wanted.stamp)) is not None:
         spans = cache.find(key, wanted.start, wanted.stop)
     for start, stop, data in spans:

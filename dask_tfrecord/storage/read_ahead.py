@@ -203,10 +203,10 @@ class RemoteRange:
         except ReplacedError:
             # Request the range again, whatever the ETag of the file is now.
             self._begin_again()
-            return self._look()
+            return self._info()
         self._found = answer.stamp
         if stamp and not is_same(answer.stamp, stamp):  # only the listings of this store may have this stamp
-            now = {**self._look(), "size": answer.size}
+            now = {**self._info(), "size": answer.size}
             if found is not first:
                 self._begin_again()
             self._key = None
@@ -218,9 +218,9 @@ class RemoteRange:
         self._key, self._stamp, self._found, self.at = None, "", None, self.wanted.start
         self._ahead.send(self)
 
-    def _look(self) -> Info:
+    def _info(self) -> Info:
         assert self.expected is not None
-        return self.expected.look()
+        return self.expected.info()
 
     def read(self, count: int = -1) -> Any:
         """Return the bytes of the next request. The length of the result does not depend on ``count``."""
@@ -257,7 +257,7 @@ class RemoteRange:
         assert expected is not None
         expected.check_size({"size": answer.size})
         if found is None and not is_same(answer.stamp, self._stamp):  # the first bytes were cached
-            expected.check(self._look())
+            expected.check(self._info())
         if found and answer.stamp and not is_same(answer.stamp, found):
             raise rewritten(expected.path)
         self._found = self._stamp = found or answer.stamp

@@ -120,7 +120,7 @@ class _ReaderOfReader(FileReader):
         return self._reader.peek(count)
 
 
-class FollowingReader(_ReaderOfReader):
+class MovedFileReader(_ReaderOfReader):
     """Read a file from start to end. If a commit moves the file during the read, continue at the new path."""
 
     def __init__(self, reader: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
@@ -128,14 +128,14 @@ class FollowingReader(_ReaderOfReader):
         self._position, self._open_at = start, open_at
 
     def peek(self, count: int) -> bytes:
-        return self._follow(lambda reader: reader.peek(count))
+        return self._read_again(lambda reader: reader.peek(count))
 
     def readinto(self, view: memoryview) -> int:
-        count = self._follow(lambda reader: reader.readinto(view))
+        count = self._read_again(lambda reader: reader.readinto(view))
         self._position += count
         return count
 
-    def _follow(self, read: Callable[[FileReader], _T]) -> _T:
+    def _read_again(self, read: Callable[[FileReader], _T]) -> _T:
         """Call ``read`` with the reader. If the file is missing, open it again, and repeat the call.
 
         Each read may be the first request after the commit.

@@ -229,7 +229,7 @@ class Store(Location, ABC):
         else:
             self.fs.mv(source, target)
 
-    def place(self, source: str, target: str) -> None:
+    def move_into(self, source: str, target: str) -> None:
         """Rename a file to a path in another directory.
 
         Create the directory of ``target`` if it does not exist.
@@ -254,12 +254,12 @@ class Store(Location, ABC):
         If the store can only copy the file, leave the removal of the original to the caller, and return its
         path.
         """
-        self.place(path, kept)
+        self.move_into(path, kept)
         return None
 
     def put_back(self, kept: str, path: str) -> None:
         """Undo `set_aside` by moving a file back to ``path``."""
-        self.place(kept, path)
+        self.move_into(kept, path)
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
         """Give a local file the permissions that all sources share, and the group of the first source.
@@ -382,7 +382,7 @@ class RenamingStore(Store):
         self.fs.rename_new(source, target)
         return True
 
-    def place(self, source: str, target: str) -> None:
+    def move_into(self, source: str, target: str) -> None:
         self.refuse_links([source, target])
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
@@ -526,7 +526,7 @@ class LocalStore(RenamingStore):
         return super()._open_file(path, expected, start, stop)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
-        return self._look(file.fileno())
+        return self._info(file.fileno())
 
     def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         if not self._is_plain:
@@ -564,9 +564,9 @@ class LocalStore(RenamingStore):
             os.close(open_regular(at))
             return pa.memory_map(at).read_buffer()
 
-        return self.follow(path, read)
+        return self.with_current_path(path, read)
 
-    def _look(self, path: str | int) -> Info:
+    def _info(self, path: str | int) -> Info:
         status = os.stat(path)
         return {"size": status.st_size, "mtime": status.st_mtime}
 

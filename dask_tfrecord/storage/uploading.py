@@ -98,7 +98,7 @@ class _ParallelUploader(_Uploader):
 
     def __init__(self, fs: Any, path: str) -> None:
         self._fs, self._path = fs, path
-        self._place = fs.split_path(path)[:2]  # the names of the bucket and of the file
+        self._names = fs.split_path(path)[:2]  # the names of the bucket and of the file
         self._tasks: list[asyncio.Task[Any]] = []
         self._upload: asyncio.Task[str] | None = None
         self._parts: list[Any] = []
@@ -179,13 +179,13 @@ def _rewind(params: dict[str, Any], **_: Any) -> None:
 
 class _S3Uploader(_ParallelUploader):
     async def _call(self, method: str, **arguments: Any) -> Any:
-        bucket, key = self._place
+        bucket, key = self._names
         return await self._fs._call_s3(method, Bucket=bucket, Key=key, **arguments)
 
     async def _call_with(self, method: str, part: _Part, **arguments: Any) -> Any:
         """Send bytes. From a file, the connection copies few bytes at a time, but from bytes all of them."""
         await self._fs.set_session()
-        events = (await self._fs.get_s3(self._place[0])).meta.events
+        events = (await self._fs.get_s3(self._names[0])).meta.events
         # If s3fs sends a request again, it passes the same file, of which the first attempt has read a part.
         events.register_first("before-parameter-build.s3", _rewind, unique_id="dask_tfrecord")
         return await self._call(method, Body=part, **arguments)
@@ -213,7 +213,7 @@ class _AzureUploader(_ParallelUploader):
     """Azure itself forgets the blocks that no list of blocks has named for a week."""
 
     def _client(self) -> Any:
-        container, blob = self._place
+        container, blob = self._names
         return self._fs.service_client.get_blob_client(container=container, blob=blob)
 
     async def _start(self) -> str:

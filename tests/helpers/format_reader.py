@@ -71,7 +71,7 @@ COLUMNS = (
     "schema",
     "partitioning",
     "order",
-    "index",
+    "add_snapshot",
     "columns_name",
     "columnar",
     "custom_metadata",

@@ -76,7 +76,7 @@ def sites() -> dict[str, list[Site]]:
         for node in ast.walk(tree):
             place = (module, getattr(node, "lineno", 0), getattr(node, "end_lineno", 0))
             makes = _name(node.func) if isinstance(node, ast.Call) else ""
-            is_call = makes in ("Call", "index_again") and not is_query
+            is_call = makes in ("Call", "add_snapshot_again") and not is_query
             if makes == "Remedy" or is_call:
                 found.setdefault(module, []).append(Site(*place, makes, ast.unparse(node)))
             text = _template(node) if isinstance(node, ast.expr) else None
@@ -153,7 +153,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
             one = make(cls, *args, **kwargs)
             frame = sys._getframe(1)
             record.note(one, frame)
-            if frame.f_code.co_name == "index_again":
+            if frame.f_code.co_name == "add_snapshot_again":
                 record.note(one, frame.f_back)
             return one
 

@@ -68,7 +68,7 @@ def run(address: str, path: str, orders: Connection, environment: Mapping[str, s
     os.environ.update(environment)
     for module in (compact, delete, versions):
         commit_late(module, "commit")
-    commit_late(add_snapshot, "store_snapshot")
+    commit_late(add_snapshot, "commit_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:

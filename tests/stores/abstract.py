@@ -44,7 +44,7 @@ from dask_tfrecord.storage.store import Store
 
 @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
 class StoreSuite(ChangedFiles, FailingChanges):
-    """The tests of one store. The fixture ``place`` is the URL of a directory that does not exist yet."""
+    """The tests of one store. The fixture ``move_into`` is the URL of a directory that does not exist yet."""
 
     # Passed to the filesystem.
     options: ClassVar[dict[str, Any]] = {}
@@ -249,11 +249,11 @@ class StoreSuite(ChangedFiles, FailingChanges):
                 view = memoryview(bytearray(len(data)))
                 while len(found) < first:
                     found += bytes(view[: file.readinto(view[:10])])
-                store.place(path, store.join("_tfrecord/kept/key=a/data"))
+                store.move_into(path, store.join("_tfrecord/kept/key=a/data"))
                 while count := file.readinto(view):
                     found += bytes(view[:count])
             assert found == data[start:stop]
-            store.place(store.join("_tfrecord/kept/key=a/data"), path)
+            store.move_into(store.join("_tfrecord/kept/key=a/data"), path)
 
     def test_a_column_is_read_without_the_others_and_without_checksums(self, place: str) -> None:
         self.write(dd.from_dict({"n": [0, 1], "text": ["x" * 1000] * 2}, npartitions=1), place)

@@ -77,7 +77,7 @@ class TestAzureStore(RemoteSuite):
         store = self.store(place)
         path = store.join("a")
         store.fs.pipe_file(path, bytes(20 << 20))
-        with store.open(path, 20 << 20, stamp=stamp_of(store.look(path))) as source:
+        with store.open(path, 20 << 20, stamp=stamp_of(store.info(path))) as source:
             source.peek(10)
             store.fs.pipe_file(path, bytes(20 << 20))
             store.fs.invalidate_cache()

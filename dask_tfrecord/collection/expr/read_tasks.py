@@ -137,7 +137,7 @@ class Reader:
         group = int(self._groups[number])
         if group not in self._pickled:  # other threads may add the same group
             first, stop = np.searchsorted(self._groups, [group, group + 1]).tolist()
-            part = self.plan.part(self._indices_of(first, stop), self.predicate)
+            part = self.plan.of_partitions(self._indices_of(first, stop), self.predicate)
             rows = zlib.compress(pickle.dumps(part), level=1)
             self._pickled[group] = PickledReader(self.token, self._common, rows, first)
         return self._pickled[group]

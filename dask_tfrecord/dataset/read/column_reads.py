@@ -188,8 +188,8 @@ class ColumnReads:
                 return error
 
         if len(splits) > 1:
-            found = self._partition.store.for_each(read, splits)
-            self._ahead.update(zip(splits, found, strict=True))
+            results = self._partition.store.for_each(read, splits)
+            self._ahead.update(zip(splits, results, strict=True))
 
     def possible(self, split: Split) -> Ints | None:
         """Return the indices of the rows in a split for which the partition's predicate may be true.

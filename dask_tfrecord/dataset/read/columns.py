@@ -49,7 +49,7 @@ class RequestedColumns:
     # of a column and the features that store the column.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None  # The record type of a complete schema.
-    excluded: frozenset[str] = frozenset()  # The columns that ``schema=`` maps to None.
+    left_out: frozenset[str] = frozenset()  # The columns that ``schema=`` maps to None.
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
         """Return a `Field` for each column in ``types``, with the known categories of the column."""
@@ -98,10 +98,10 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
         if is_whole_schema:
             check_names(schema.names)
         schema = {item.name: item.type for item in schema}
-    excluded: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
     if isinstance(schema, Mapping):
-        excluded = frozenset(name for name, type_ in schema.items() if type_ is None)
-        schema = {name: type_ for name, type_ in schema.items() if name not in excluded}
+        left_out = frozenset(name for name, type_ in schema.items() if type_ is None)
+        schema = {name: type_ for name, type_ in schema.items() if name not in left_out}
     types = _parse_types("schema", schema or {})
     hive_types = {} if isinstance(hive, bool) else _parse_types("hive", hive)
     for name in hive_types.keys() & types.keys():
@@ -109,7 +109,7 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
             problem = f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}"
             raise SchemaError(problem, "pass the type of the column in only one of them", feature=name)
     is_hive = hive is not False
-    return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, excluded)
+    return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, left_out)
 
 
 def origin_clash(name: str, path_column: str | None) -> SchemaError:
@@ -150,7 +150,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     forms = {name: item for name, item in requested.given.items() if item.form is not None}
     stored = {name for name, item in forms.items() if features.issuperset(one.name for one in item.features)}
     names = [name for name in requested.types if name not in stored]
-    check_given_names([*names, *sorted(requested.excluded)], schema.names, certain=True)
+    check_given_names([*names, *sorted(requested.left_out)], schema.names, certain=True)
     fields = {item.name: item for item in schema.fields}
     stored_types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     for name, type_ in stored_types.items():
@@ -165,7 +165,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
         item.name: _placed(item, snapshot) for item in requested.fields(stored_types, schema.record_type)
     }
     fields |= {item.name: item for item in requested.fields(partition_types, "example")}
-    names = [name for name in schema.names if name not in requested.excluded]
+    names = [name for name in schema.names if name not in requested.left_out]
     if requested.is_whole_schema:
         names = [*requested.types]
     return Schema(tuple(fields[name] for name in names), schema.record_type)
@@ -261,7 +261,7 @@ class ReadRequest:
         return parse_columns(self.schema, self.hive)
 
     def is_requested(self, name: str) -> bool:
-        if name in self.requested.excluded:
+        if name in self.requested.left_out:
             return False
         if self.columns is None or self._names_in_filters is None:
             return True
@@ -311,7 +311,7 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
         if error.feature in requested.types or error.feature in requested.hive_types:
             remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
         raise error.replaced(path=listing.store.public(), remedies=remedies) from None
-    return {name: column for name, column in values.items() if name not in requested.excluded}
+    return {name: column for name, column in values.items() if name not in requested.left_out}
 
 
 def values_from_snapshot(files: FileList, schema: Schema) -> dict[str, pa.Array]:

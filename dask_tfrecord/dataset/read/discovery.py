@@ -140,7 +140,7 @@ def _discover_by_listing(
         with_partition_columns(columns.schema, partition_fields(values, requested), requested),
         replace(options, evidence=columns.evidence),
         refused_features=frozenset(values) - requested.hive_types.keys(),
-        ignored_features=columns.ignored_features,
+        left_out_features=columns.left_out_features,
     )
 
 
@@ -148,13 +148,13 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
     """Return the columns that the TFDS file ``features.json`` in a directory describes."""
     path = store.public(f"{directory}/{FEATURES}")
     with located(path=path):
-        found = described_columns(
+        described = described_columns(
             lambda name: store.read_file(f"{directory}/{name}"), request.labels, request.is_requested
         )
-    if found is not None and found.unknown:
-        names = ", ".join(map(repr, found.unknown))
+    if described is not None and described.unknown:
+        names = ", ".join(map(repr, described.unknown))
         logger.warning("%s: features of unknown classes or dtypes keep their stored types: %s", path, names)
-    return found
+    return described
 
 
 def _listed(store: Store, listed: FileList) -> FileList:
@@ -189,8 +189,8 @@ def _discover_by_snapshot(
     """
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
-    excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
-    ignored = frozenset(feature.name for item in excluded for feature in item.features)
+    excluded = (item for item in snapshot.columns.fields if item.name in requested.left_out)
+    left_out_features = frozenset(feature.name for item in excluded for feature in item.features)
     if request.known_record_type in ("infer", snapshot.schema.record_type) or not snapshot.log.totals.files:
         schema = snapshot_columns(snapshot, requested)
         if request.labels == "codes":
@@ -200,9 +200,9 @@ def _discover_by_snapshot(
         listed = _listed(store, snapshot.file_list).select(INFO_SCHEMA.names)
         sample = partial(_sample, store, listed, request.options, request, compute_each)
         columns = infer_columns(request, [item.name for item in fields], sample)
-        fields = [item for item in fields if item.name not in requested.excluded]
+        fields = [item for item in fields if item.name not in requested.left_out]
         schema = with_partition_columns(columns.schema, fields, requested)
-        ignored = columns.ignored_features
+        left_out_features = columns.left_out_features
         options = replace(options, evidence=columns.evidence)
 
     def whole_files(predicate: Predicate | None) -> Partitions:
@@ -216,7 +216,7 @@ def _discover_by_snapshot(
         LazyPartitions(f"{snapshot.number} {snapshot.run}", snapshot.log.totals, whole_files),
         schema,
         options,
-        ignored_features=ignored,
+        left_out_features=left_out_features,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
         columns_name=snapshot.columns_name,
         version=snapshot.number,
@@ -241,15 +241,15 @@ def _with_split(
     requested = request.requested
     if names is None:
         return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
-    if SPLIT in values or SPLIT in requested.excluded:
+    if SPLIT in values or SPLIT in requested.left_out:
         return values
     type_ = requested.partition_type(SPLIT) or pa.string()
     return {**values, SPLIT: to_values(SPLIT, names, type_, names.to_pylist())}
 
 
-def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
+def _of_splits(opened: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
     """Restrict the read plan of a snapshot to the files of the requested splits."""
-    store, files = found.store, found.files
+    store, files = opened.store, opened.files
     stored = snapshot.file_list.partition_columns
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
     listing = Listing(store, files, store.root, counts=(len(files),))
@@ -257,19 +257,19 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
         directories = {parent_of(store.join("x")), *map(parent_of, files.paths)}
         listing = listing._replace(described=described_directories(store, directories))
     mask, names, *_ = choose_files(listing, known, request.split, expects_all=False)
-    values = {name: column.filter(mask) for name, column in found.partition_values.items()}
+    values = {name: column.filter(mask) for name, column in opened.partition_values.items()}
     if known is None:
         values = _with_split(values, names, request)
-        if SPLIT in values and SPLIT in found.schema.names:
+        if SPLIT in values and SPLIT in opened.schema.names:
             raise feature_clash(SPLIT)
     elif names is None:
         values.pop(SPLIT, None)
-    lost = found.partition_values.keys() - values.keys()
-    schema = found.schema.select(name for name in found.schema.names if name not in lost)
-    new = {name: values[name] for name in values.keys() - found.partition_values.keys()}
+    lost = opened.partition_values.keys() - values.keys()
+    schema = opened.schema.select(name for name in opened.schema.names if name not in lost)
+    new = {name: values[name] for name in values.keys() - opened.partition_values.keys()}
     schema = Schema((*schema.fields, *partition_fields(new, request.requested)), schema.record_type)
-    index = tuple(level for level in found.index if level[0] in schema.names)
-    return replace(found, partitions=_whole_files(files.filter(mask), values), schema=schema, index=index)
+    index = tuple(level for level in opened.index if level[0] in schema.names)
+    return replace(opened, partitions=_whole_files(files.filter(mask), values), schema=schema, index=index)
 
 
 def _sample(

@@ -46,12 +46,12 @@ PAYLOAD = pa.field("record", pa.binary())
 class InferredColumns(NamedTuple):
     """The inferred or requested columns of the records, without partition columns.
 
-    Records may contain the ``ignored_features``, which no column reads. ``evidence`` summarizes the sampled
+    Records may contain the ``left_out_features``, which no column reads. ``evidence`` summarizes the sampled
     records for error messages. ``evidence`` is None if no schema was inferred.
     """
 
     schema: Schema
-    ignored_features: frozenset[str] = frozenset()
+    left_out_features: frozenset[str] = frozenset()
     evidence: SchemaEvidence | None = None
 
 
@@ -101,11 +101,11 @@ def infer_columns(
     known += [
         name for name, type_ in types.items() if not _feature_types({name: type_}).keys().isdisjoint(known)
     ]
-    warning = check_given_names([*types, *sorted(requested.excluded)], known, certain=certain)
-    conflicts = _conflicts(sample, {*given, *partition_names, *requested.excluded})
+    warning = check_given_names([*types, *sorted(requested.left_out)], known, certain=certain)
+    conflicts = _conflicts(sample, {*given, *partition_names, *requested.left_out})
     if errors := [error for name, error in conflicts.items() if request.is_requested(name)]:
         raise _joined(errors)
-    ignored = requested.excluded | conflicts.keys()
+    ignored = requested.left_out | conflicts.keys()
     schema = infer_schema(sample, types, [*partition_names, *ignored], request.is_requested)
     if warning:
         warn_caller(warning)
@@ -128,13 +128,13 @@ def _described_columns(
     names, features = [*fields, *described.unknown], set().union(described.unknown, *stored.values())
     given = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     known = sorted({*features, *partition_names, SPLIT})
-    names_given = [*given, *sorted(requested.excluded)]
+    names_given = [*given, *sorted(requested.left_out)]
     if warning := check_given_names(names_given, known, certain=not described.unknown):
         warn_caller(warning)
     for name in partition_names:
         if name in names and name not in requested.hive_types and request.is_requested(name):
             raise feature_clash(name)
-    replaced = {*given, *requested.excluded, *partition_names}
+    replaced = {*given, *requested.left_out, *partition_names}
     fields = {name: item for name, item in fields.items() if replaced.isdisjoint(stored[name])}
     if described.unknown:
         sample, others = take_sample(), replaced.union(*stored.values())

@@ -461,25 +461,25 @@ def choose_files(
     dataset's description lists a file of a chosen split that does not exist. If ``expects_all`` is True, the
     choice of all splits includes the splits without any existing file.
     """
-    found = find_splits(listing)
+    splits = find_splits(listing)
     is_read = np.ones(len(listing.files), bool)
     names: list[str | None] = [None] * len(listing.files)
-    if found is not None:
-        found.check_one_dataset()
-        is_read = found.without_neighbours(warn=wanted in (None, ALL))
+    if splits is not None:
+        splits.check_one_dataset()
+        is_read = splits.without_neighbours(warn=wanted in (None, ALL))
     if known is not None:
         names = known.cast(pa.string()).to_pylist()
-    elif found is not None:
-        names = found.names
+    elif splits is not None:
+        names = splits.names
         is_mixed = any(name is None for name, is_one in zip(names, is_read, strict=True) if is_one)
-        if wanted is None and found.is_guessed:
-            found.warn_of_mixture()
-        elif wanted is None and found.is_whole_dataset and not is_mixed:
+        if wanted is None and splits.is_guessed:
+            splits.warn_of_mixture()
+        elif wanted is None and splits.is_whole_dataset and not is_mixed:
             wanted = ALL
         elif wanted is None:
-            found.check_one_split()
+            splits.check_one_split()
     chosen = {name for name, is_one in zip(names, is_read, strict=True) if is_one}
-    lost = found.missing.keys() if found is not None and expects_all else set()
+    lost = splits.missing.keys() if splits is not None and expects_all else set()
     available = sorted({name for name in chosen if name is not None} | lost)
     if wanted is None or (wanted == ALL and available):
         chosen |= lost
@@ -490,7 +490,7 @@ def choose_files(
     mask = pa.array(is_read & np.array([name in chosen for name in names], bool))
     is_one = wanted is None or (isinstance(wanted, str) and wanted != ALL)
     of_files = None if is_one else pa.array(names, pa.string()).filter(mask)
-    if found is None:
+    if splits is None:
         return ChosenFiles(mask, of_files)
-    found.check_complete(name for name in (*names, *found.missing) if name in chosen)
-    return ChosenFiles(mask, of_files, pa.array(found.records, pa.int64()).filter(mask), found.description)
+    splits.check_complete(name for name in (*names, *splits.missing) if name in chosen)
+    return ChosenFiles(mask, of_files, pa.array(splits.records, pa.int64()).filter(mask), splits.description)

@@ -68,7 +68,7 @@ class ReadPlan:
     # Names of partition columns. A feature with such a name raises an error, because the caller must choose
     # between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
-    ignored_features: frozenset[str] = frozenset()  # Records may have these features, which no column reads.
+    left_out_features: frozenset[str] = frozenset()  # Records may have these features, which no column reads.
     index: Levels = ()  # The columns that were the index of the written DataFrame.
     columns_name: str | None = None  # The value of ``columns.name`` of the written DataFrame.
     # For each combination of ``partition_by=`` values, the partitions that one task reads. None without
@@ -203,7 +203,7 @@ class ReadPlan:
         # The writer of the snapshot has checked that the records contain no features.
         if self.is_described and not features:
             return None
-        names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
+        names = (self.partition_values.keys() - self.refused_features) | self.left_out_features
         return (*features, *((name, is_list) for name in sorted(names) for is_list in (False, True)))
 
     # -- Facts about the files that a snapshot proves --------------------------------------------------------
@@ -244,7 +244,7 @@ class ReadPlan:
         """Return the plan without the statistics and blocks of files, because only predicates need them."""
         return replace(self, partitions=self.partitions.select(lambda name: not name.startswith(STATISTICS)))
 
-    def part(
+    def of_partitions(
         self, indices: Sequence[int], predicate: Predicate | None = None
     ) -> tuple[Partitions, tuple[range, ...] | None]:
         """Return the fields ``partitions`` and ``keys`` of a plan for some partitions of the collection.
@@ -268,7 +268,7 @@ class ReadPlan:
         return replace(part, blocks=blocks), keys
 
     def without_files(self) -> Self:
-        """Return the plan without its partitions, to which `part` adds some."""
+        """Return the plan without its partitions, to which `of_partitions` adds some."""
         return replace(self, partitions=_NO_PARTITIONS, keys=None)
 
     @cached_property
@@ -383,7 +383,7 @@ class ReadPlan:
         values: list[Any] = []
         if self.totals is None:  # otherwise the token of the partitions determines the values
             values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
-        features = (sorted(self.refused_features), sorted(self.ignored_features))
+        features = (sorted(self.refused_features), sorted(self.left_out_features))
         how = (self.schema.to_json(), self.options, self.filters, features)
         parts = (self.store.__dask_tokenize__(), how, values, self.partitions.token, self.keys)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -549,40 +549,40 @@ def _is_ordered_by_value(item: Field) -> bool:
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 
-def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Divide the files of ``found`` into the partitions that tasks read. In ``found``, each file is one
+def plan(opened: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
+    """Divide the files of ``opened`` into the partitions that tasks read. In ``opened``, each file is one
     partition.
 
     Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
     files can be split. Small files share partitions. If all files of a version are read, divide them only
     when they are needed.
     """
-    whole, predicate = found.partitions, None
+    whole, predicate = opened.partitions, None
     if request.filters is not None:
-        predicate = parse_filters(request.filters, found.schema)
+        predicate = parse_filters(request.filters, opened.schema)
         matching = whole.matching(predicate) if isinstance(whole, LazyPartitions) else whole
-        found = replace(found, partitions=matching)
+        opened = replace(opened, partitions=matching)
     elif isinstance(whole, LazyPartitions) and not request.partition_by:
         token = f"{whole.token} {request.blocksize} {request.whole_files}"
 
         def divided(_: Predicate | None) -> Partitions:
-            return _divide(found, found.files, request, request.blocksize, compute_each)
+            return _divide(opened, opened.files, request, request.blocksize, compute_each)
 
-        return replace(found, partitions=LazyPartitions(token, whole.totals, divided))
-    files = found.files
+        return replace(opened, partitions=LazyPartitions(token, whole.totals, divided))
+    files = opened.files
     kept, left_out = np.arange(len(files)), (0, 0)
     if predicate is not None:
-        kept = np.flatnonzero(found.outcomes(predicate).true)
+        kept = np.flatnonzero(opened.outcomes(predicate).true)
     keys, blocksize = None, request.blocksize
     if request.partition_by:
-        kept, keys = _sort_by_key(found, kept, request.partition_by)
+        kept, keys = _sort_by_key(opened, kept, request.partition_by)
         blocksize = None
     chosen = _taken(files, kept)
     if predicate is not None:
         (count, size), (count_left, size_left) = map(_size, (whole, chosen))
         left_out = count - count_left, size - size_left
-    partitions = _divide(found, chosen, request, blocksize, compute_each)
-    return replace(found, partitions=partitions, filters=predicate, keys=keys, left_out=left_out)
+    partitions = _divide(opened, chosen, request, blocksize, compute_each)
+    return replace(opened, partitions=partitions, filters=predicate, keys=keys, left_out=left_out)
 
 
 def _size(files: Partitions | FileList) -> tuple[int, int]:
@@ -594,18 +594,18 @@ def _size(files: Partitions | FileList) -> tuple[int, int]:
 
 
 def _divide(
-    found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
+    opened: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> Partitions:
-    """Divide files of ``found`` into partitions."""
+    """Divide files of ``opened`` into partitions."""
     divided = plan_partitions(
         files.select(name for name in files.rows.column_names if name != "blocks"),
-        _blocks_of_large(found, files, request, blocksize, compute_each),
+        _blocks_of_large(opened, files, request, blocksize, compute_each),
         blocksize=blocksize,
     )
-    return replace(divided, blocks=_blocks_beside_columns(files))
+    return replace(divided, blocks=_blocks_with_column_files(files))
 
 
-def _blocks_beside_columns(files: FileList) -> FileList | None:
+def _blocks_with_column_files(files: FileList) -> FileList | None:
     """Return the path and the blocks of each file that has a column file and several blocks."""
     if COLUMN_FILE not in files:
         return None
@@ -623,46 +623,46 @@ def _taken(data: Any, positions: Positions) -> Any:
 
 
 def _blocks_of_large(
-    found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
+    opened: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
     """Map the index of each file that is larger than ``blocksize`` to the file's blocks. The blocks come from
     the snapshot. Without a snapshot, they are found in uncompressed files.
     """
-    if blocksize is None or (found.is_described and request.whole_files):
+    if blocksize is None or (opened.is_described and request.whole_files):
         return {}
     large = np.flatnonzero(pc.fill_null(files["bytes"], 0).to_numpy() > blocksize).tolist()
     if not large:
         return {}
     rows = files.take(pa.array(large, pa.int64()))
-    if found.is_described:
+    if opened.is_described:
         columns = zip(large, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         return {at: BlockIndex(records, blocks) for at, records, blocks in columns if blocks}
     unknown = dict(zip(large, rows.infos, strict=True))
     limits = {"task_bytes": max(blocksize, TASK_BYTES), "block_bytes": min(blocksize, BLOCK_BYTES)}
-    scanned = find_blocks(found.store, [*unknown.values()], found.options, compute_each, **limits)
+    scanned = find_blocks(opened.store, [*unknown.values()], opened.options, compute_each, **limits)
     found_blocks = {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
-    if "records" in files and not found.options.damage.skips:
+    if "records" in files and not opened.options.damage.skips:
         for at, blocks in found_blocks.items():
             expected, count = files["records"][at].as_py(), blocks.records
             if expected is not None and count is not None and count != expected:
-                raise wrong_number(found.store.public(unknown[at].path), count, expected)
+                raise wrong_number(opened.store.public(unknown[at].path), count, expected)
     return found_blocks
 
 
 def _sort_by_key(
-    found: ReadPlan, kept: Positions, names: Sequence[str]
+    opened: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
     """Sort the file indices so that files with the same key are adjacent. Return the sorted indices, and the
     range of each key.
     """
-    unknown = [name for name in names if name not in found.partition_values]
+    unknown = [name for name in names if name not in opened.partition_values]
     if unknown:
-        known = ", ".join(map(repr, found.partition_values)) or "none"
+        known = ", ".join(map(repr, opened.partition_values)) or "none"
         problem = f"partition_by= takes partition columns, of which there are: {known}"
         raise SchemaError(problem, f"write the dataset with partition_on={[*names]!r}", feature=unknown[0])
     if not len(kept):
         return kept, (range(1),)
-    columns = {name: _taken(found.partition_values[name], kept) for name in names}
+    columns = {name: _taken(opened.partition_values[name], kept) for name in names}
     groups = group(pa.table(columns), names)
     order = slice(None) if groups.order is None else groups.order
     return kept[order], tuple(starmap(range, pairwise(groups.starts.tolist())))

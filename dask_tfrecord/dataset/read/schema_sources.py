@@ -90,17 +90,17 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
 
     path = directory.public(directory.join(features))
     with located(path=path):
-        found = described_columns(read, labels)
-    if found is None and directory.fs.exists(directory.join(features)):
+        described = described_columns(read, labels)
+    if described is None and directory.fs.exists(directory.join(features)):
         advice = f"pass the {FEATURES} of TFDS, or the types of columns"
         raise SchemaError("the file describes no features", advice, path=path)
-    if found is None:
+    if described is None:
         raise NotFoundError(f"{path}: no such file")
-    if found.unknown:
+    if described.unknown:
         problem = "the class or the dtype of the feature is unknown"
         advice = "read the directory without schema=, which infers the type of the column"
-        raise SchemaError(problem, advice, path=path, feature=found.unknown[0])
-    return Schema(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
+        raise SchemaError(problem, advice, path=path, feature=described.unknown[0])
+    return Schema(tuple(Field.in_form(name, form) for name, form in described.forms.items()))
 
 
 def tfmd_schema(store: Store, path: str) -> Schema:

@@ -356,5 +356,5 @@ def _size_of(partition: Partition, split: Split) -> int:
     """Return the stored size of a split. Ask the store if the listing, such as a web page, has no sizes."""
     if split.file.size is not None or split.stop is not None:
         return split.stored_bytes
-    size = partition.store.look(split.file.path).get("size") or 0
+    size = partition.store.info(split.file.path).get("size") or 0
     return max(0, size - split.start.offset)

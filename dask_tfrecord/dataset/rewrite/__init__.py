@@ -1,1 +1,3 @@
-"""Maintain existing datasets: index, verify, compact and repair files, delete rows, and expire versions."""
+"""Maintain existing datasets: add snapshots, verify, compact and repair files, delete rows, and expire
+versions.
+"""

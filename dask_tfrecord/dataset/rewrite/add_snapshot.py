@@ -27,14 +27,14 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     to_entries,
     with_known_versions,
 )
-from dask_tfrecord.dataset.write.operations import Change, Operation, following
+from dask_tfrecord.dataset.write.operations import Change, Operation, successor
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Transaction, remove_staging
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     SchemaError,
     TFRecordError,
-    index_again,
+    add_snapshot_again,
 )
 from dask_tfrecord.files import entry as statistics
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows
@@ -104,11 +104,13 @@ def with_column_files(
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run.mark(uuid4().hex)
     groups = groups_of_entries([replace(entries[at], columns=None) for at in wanted])
-    found = compute_each(partial(_write, replace(run, schema=snapshot.schema)), enumerate(groups))
-    for at, entry in zip(wanted, (entry for of_group in found for entry in of_group), strict=True):
+    results = compute_each(partial(_write, replace(run, schema=snapshot.schema)), enumerate(groups))
+    for at, entry in zip(wanted, (entry for of_group in results for entry in of_group), strict=True):
         entries[at] = entry
-    beside = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
-    return replace(snapshot, log=EntryLog(snapshot.file_list.with_columns(beside)), columnar=run.columnar)
+    column_files = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
+    return replace(
+        snapshot, log=EntryLog(snapshot.file_list.with_columns(column_files)), columnar=run.columnar
+    )
 
 
 def rows_to_store(
@@ -177,7 +179,7 @@ class _Content(NamedTuple):
     column_file: ColumnFile | None
 
 
-def create_snapshot(dataset: ReadPlan, run: WriteRun, compute_each: ComputeEach) -> Snapshot:
+def describe_files(dataset: ReadPlan, run: WriteRun, compute_each: ComputeEach) -> Snapshot:
     """Read the files of a read plan, and describe them as a snapshot. Each file of the plan must be one
     partition.
 
@@ -206,21 +208,21 @@ def create_snapshot(dataset: ReadPlan, run: WriteRun, compute_each: ComputeEach)
         library="",
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
-        partial=bool(dataset.ignored_features) or dataset.options.extra != "raise",
+        partial=bool(dataset.left_out_features) or dataset.options.extra != "raise",
     )
 
 
-def renew_snapshot(run: WriteRun, found: ComparedFiles, compute_each: ComputeEach) -> Snapshot:
+def describe_changed_files(run: WriteRun, compared: ComparedFiles, compute_each: ComputeEach) -> Snapshot:
     """Update a snapshot after other tools may have rewritten their files. No file is missing.
 
     Read only the files whose size or ``stamp``, such as an ETag, differs from the snapshot. If the content of
     a file is unchanged, update only its ``stamp`` and its column file. Write column files and raise errors as
-    `create_snapshot` does.
+    `describe_files` does.
     """
-    snapshot, listed, changed = found.snapshot, found.listed, found.is_rewritten
+    snapshot, listed, changed = compared.snapshot, compared.listed, compared.is_rewritten
     entries = []
     described = replace(run, schema=snapshot.schema)
-    read = _read_files(described, found.files.filter(changed), ReadOptions(), compute_each)
+    read = _read_files(described, compared.files.filter(changed), ReadOptions(), compute_each)
     known = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
     for before, now in zip(known, read, strict=True):
         if now.crc32c == before.crc32c:
@@ -232,7 +234,7 @@ def renew_snapshot(run: WriteRun, found: ComparedFiles, compute_each: ComputeEac
     return replace(snapshot, log=EntryLog(files), run=run.run)
 
 
-def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
+def commit_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
     """Commit a snapshot that describes all files. ``before`` is the newest snapshot, if there is one.
 
     Remove the column files of the run that are not listed, which repeated tasks have left. Raise
@@ -240,27 +242,27 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
     """
     head = Head() if before is None else Head.of(before)
     run = WriteRun(store, snapshot.schema, snapshot.run, head=head)
-    stored = Transaction(head, run, _Describe(snapshot), is_alone=True).commit()
-    logger.info("%s: index stored version %d: %r", store.public(), stored.number, stored)
+    stored = Transaction(head, run, _AddSnapshot(snapshot), is_alone=True).commit()
+    logger.info("%s: add_snapshot stored version %d: %r", store.public(), stored.number, stored)
     _remove_column_files(run, [one.path for one in statistics.read_column_files(stored.file_list) if one])
     return stored
 
 
 @dataclass(frozen=True)
-class _Describe(Operation):
+class _AddSnapshot(Operation):
     """Commit a description of all files, unless another write has committed meanwhile."""
 
-    mode = "index"
+    mode = "add_snapshot"
     described: Snapshot
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None and newest.number != run.base:
-            problem = "another write was committed while index read the files"
-            raise ConcurrentWriteError(problem, index_again(run.store.public()))
+            problem = "another write was committed while add_snapshot read the files"
+            raise ConcurrentWriteError(problem, add_snapshot_again(run.store.public()))
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        return Change(following(self.described, newest, run, self))
+        return Change(successor(self.described, newest, run, self))
 
 
 def _read_files(

@@ -36,7 +36,7 @@ from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.small_columns import SmallColumns
 from dask_tfrecord.files.splice import (
-    Beside,
+    ColumnWriter,
     RecordMask,
     feature_schema,
     remove_records,
@@ -113,25 +113,31 @@ def _write_again(
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
     attempt = "" if run.store.stages_files else run.begin_attempt()
-    place = named.place(parent_of(sources[0].path), number, count, attempt)
+    new_paths = named.new_paths(parent_of(sources[0].path), number, count, attempt)
     columns = run.column_files(number, attempt, run.path(""))
     with ExitStack() as stack:
-        beside: Beside | None = None
+        column_writer: ColumnWriter | None = None
         if isinstance(columns, WrittenColumns):
-            beside = stack.enter_context(create_column_file(run.store, columns.path, columns.features))
+            column_writer = stack.enter_context(create_column_file(run.store, columns.path, columns.features))
         elif columns is not None:
             # If blocks are compressed again, the new file may be larger than its sources.
             is_decoded = is_removed is not None or any(one.records and not one.blocks for one in sources)
             records, size = sum(one.records for one in sources), sum(one.bytes for one in sources)
             if is_decoded or columns.may_store(records, size):
-                beside = SmallColumns(run.store, columns)
+                column_writer = SmallColumns(run.store, columns)
         if is_removed is not None:
-            entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place, beside)
+            entry = remove_records(
+                run.store, sources[0], is_removed, run.schema, codec, *new_paths, column_writer
+            )
         else:
             features = columns and feature_schema(columns.features, run.schema.record_type)
-            entry = splice(run.store, sources, codec, *place, beside, features)
-    if isinstance(columns, WrittenColumns) and isinstance(beside, ColumnFileWriter) and beside.files:
-        entry = replace(entry, columns=ColumnFile(columns.name, *beside.written))
+            entry = splice(run.store, sources, codec, *new_paths, column_writer, features)
+    if (
+        isinstance(columns, WrittenColumns)
+        and isinstance(column_writer, ColumnFileWriter)
+        and column_writer.files
+    ):
+        entry = replace(entry, columns=ColumnFile(columns.name, *column_writer.written))
     for one in (entry, entry.columns):
         if one is not None:
             run.store.copy_permissions(

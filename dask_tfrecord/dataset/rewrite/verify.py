@@ -43,8 +43,8 @@ def column_file_differences(
 
     ``entries`` must describe the present content of the data files, all of which have a column file.
     """
-    found = compute_each(partial(_column_file_differences, store, record_type), groups_of_entries(entries))
-    return [*chain.from_iterable(found)]
+    results = compute_each(partial(_column_file_differences, store, record_type), groups_of_entries(entries))
+    return [*chain.from_iterable(results)]
 
 
 @redact_errors

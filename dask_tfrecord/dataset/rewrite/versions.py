@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.names import METADATA_DIRECTORY, closed_column_files, snapshot_path, staged
 from dask_tfrecord.dataset.rewrite.compact import commit, plan_run
-from dask_tfrecord.dataset.snapshot.check import find_newest_files, first_lost, look_for
+from dask_tfrecord.dataset.snapshot.check import find_newest_files, find_without_listing, first_lost
 from dask_tfrecord.dataset.snapshot.list_files import open_list
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, kept_versions, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.moved_files import of_version
@@ -50,7 +50,7 @@ def restore_version(store: Store, version: int) -> Snapshot:
     if version == newest.number:
         return newest
     returned = older.file_list.minus(newest.file_list)
-    if (error := first_lost(store, look_for(store, returned.names), returned)) is not None:
+    if (error := first_lost(store, find_without_listing(store, returned.names), returned)) is not None:
         open_version(store, version)  # this call raises an error if the version has expired
         raise of_version(error, version).replaced(advice="put the file back from a copy", remedies=())
     planned = planned_rows(newest)
@@ -78,8 +78,8 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
 
     A dry run commits nothing. If no file is missing, commit nothing. List the directory once.
     """
-    found = find_newest_files(store, open_version(store, None))
-    snapshot, files = found.snapshot, found.listed.filter(found.is_missing)
+    compared = find_newest_files(store, open_version(store, None))
+    snapshot, files = compared.snapshot, compared.listed.filter(compared.is_missing)
     lost = dict(zip(files.paths, files["records"].to_pylist(), strict=True))
     if lost and not dry_run:
         groups = tuple(Group((file,), ()) for file in identities(files))
@@ -135,28 +135,28 @@ def expire_versions(
     Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
     """
     newest = open_version(store, None, reads_files=True)
-    found = FoundFiles(store, METADATA_DIRECTORY)
+    listing = FoundFiles(store, METADATA_DIRECTORY)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
     kept = _newest_states(store, stored, versions_to_keep or 1)
     if older_than is not None:
-        times = creation_times(store, stored, found)
+        times = creation_times(store, stored, listing)
         kept += [number for number in stored if times[number] >= now - older_than][:1]
     expired = tuple(number for number in stored if number < min(kept))
     removed: list[FileList] = []
     if expired:
         run = plan_run(store, newest)
-        newest = _commit_expiry(run, found, expired, min(kept), grace, removed)
+        newest = _commit_expiry(run, listing, expired, min(kept), grace, removed)
         expired = expired if newest.run == run.run else ()
         now = time_of_store(store)
-    removed.append(remove_unneeded(store, found, now - grace).data)
+    removed.append(remove_unneeded(store, listing, now - grace).data)
     size = sum(pc.sum(files["bytes"]).as_py() or 0 for files in removed)
     return Expired(newest, expired, sum(map(len, removed)), size)
 
 
 def _commit_expiry(
     run: WriteRun,
-    found: FoundFiles,
+    listing: FoundFiles,
     expired: Sequence[int],
     oldest: int,
     grace: timedelta,
@@ -174,7 +174,7 @@ def _commit_expiry(
         return commit(run, Expire(oldest))
 
     def free() -> None:
-        removed.append(remove_unneeded(store, found, time_of_store(store) - grace).data)
+        removed.append(remove_unneeded(store, listing, time_of_store(store) - grace).data)
 
     try:
         return attempt()
@@ -196,16 +196,16 @@ def _commit_expiry(
     return attempt()
 
 
-def creation_times(store: Store, numbers: Iterable[int], found: FoundFiles) -> Mapping[int, datetime]:
+def creation_times(store: Store, numbers: Iterable[int], listing: FoundFiles) -> Mapping[int, datetime]:
     """Map each version to its creation time: the modification time of the snapshot in the store.
 
-    ``found`` is a listing that contains the directory of metadata. No version gets an earlier time than the
+    ``listing`` is a listing that contains the directory of metadata. No version gets an earlier time than the
     previous version, even if the store's clock was set back.
     """
     times: dict[int, datetime] = {}
     newest: datetime | None = None
     for number in numbers:
-        time = last_modified(store, [store.join(snapshot_path(number))], found)
+        time = last_modified(store, [store.join(snapshot_path(number))], listing)
         times[number] = newest = time if newest is None else max(newest, time)
     return times
 
@@ -232,27 +232,29 @@ def clean_up(store: Store, before: datetime, *, dry_run: bool) -> list[str]:
     """
     if not dry_run:
         finish_newest(store)
-    found = FoundFiles(store)
-    removed = remove_orphans(store, found, before, dry_run=dry_run)
-    unneeded = remove_unneeded(store, found, before, dry_run=dry_run).paths
+    listing = FoundFiles(store)
+    removed = remove_orphans(store, listing, before, dry_run=dry_run)
+    unneeded = remove_unneeded(store, listing, before, dry_run=dry_run).paths
     return sorted({*removed, *map(store.relative, unneeded)})
 
 
-def remove_unneeded(store: Store, found: FoundFiles, before: datetime, *, dry_run: bool = False) -> Unneeded:
+def remove_unneeded(
+    store: Store, listing: FoundFiles, before: datetime, *, dry_run: bool = False
+) -> Unneeded:
     """Remove redundant copies of files, and files needed only by versions that expired before the time
     ``before``.
 
-    ``found`` is a listing that contains the directory of metadata. It lacks the removed files afterwards.
+    ``listing`` is a listing that contains the directory of metadata. It lacks the removed files afterwards.
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
-    unneeded = unneeded_files(store, found, before)
+    unneeded = unneeded_files(store, listing, before)
     newest = None
     if store.put_back_leaves_copy:
         newest = Head.read(store, intact=True, reads_files=True).snapshot
-    copies = None if newest is None else _second_copies(store, found, newest, before)
+    copies = None if newest is None else _second_copies(store, listing, newest, before)
     if not dry_run:
         store.remove(unneeded.paths)
-        found.remove(unneeded.paths)
+        listing.remove(unneeded.paths)
     if newest is None or copies is None:
         return unneeded
     for path in () if dry_run else copies.paths:
@@ -260,20 +262,20 @@ def remove_unneeded(store: Store, found: FoundFiles, before: datetime, *, dry_ru
     return unneeded._replace(data=FileList.joined([unneeded.data, copies]))
 
 
-def _second_copies(store: Store, found: FoundFiles, newest: Snapshot, before: datetime) -> FileList:
+def _second_copies(store: Store, listing: FoundFiles, newest: Snapshot, before: datetime) -> FileList:
     """Return the kept files that also exist at their original paths in the newest version. Leave out kept
     files that were modified after ``before``.
 
     On object stores, `restore` leaves the kept file in place when it copies the file back.
     """
-    kept = kept_files(store, found)
+    kept = kept_files(store, listing)
     sizes = dict(zip(newest.file_list.paths, newest.file_list["bytes"].to_pylist(), strict=True))
     is_copy = []
     for name, path, size in zip(kept.names, kept.paths, kept["bytes"].to_pylist(), strict=True):
         present = None
-        if sizes.get(name) == size and last_modified(store, [path], found) <= before:
+        if sizes.get(name) == size and last_modified(store, [path], listing) <= before:
             with suppress(FileNotFoundError):
-                present = store.look(store.join(name))["size"]
+                present = store.info(store.join(name))["size"]
         is_copy.append(present == size)
     return kept.filter(np.array(is_copy, bool))
 
@@ -294,31 +296,31 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
     store.remove_file(backup)
 
 
-def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneeded:
+def unneeded_files(store: Store, listing: FoundFiles, before: datetime) -> Unneeded:
     """Return the files needed only by versions that expired before the time ``before``.
 
-    ``found`` is a listing that contains the directory of metadata.
+    ``listing`` is a listing that contains the directory of metadata.
     """
-    kept = kept_files(store, found)
-    closed = closed_column_files(store, found)
+    kept = kept_files(store, listing)
+    closed = closed_column_files(store, listing)
     # Versions are listed last, so that no listed file is newer than the newest listed version.
     numbers = versions(store)
     nothing = Unneeded(kept.slice(0, 0), [])
     if not len(kept) and [*kept_versions(store)] == numbers:
         return nothing
-    times = creation_times(store, numbers, found)
+    times = creation_times(store, numbers, listing)
     try:
         first = max((number for number in numbers if times[number] <= before), default=0)
         oldest = open_list(store, first).metadata.oldest if first else 0
         if not len(kept) and oldest <= min(numbers):
             return nothing
         needed = {number for number in numbers if number >= oldest}
-        beside = {*closed}.difference(listed_files(Head.read(store).snapshot))
+        closed_files = {*closed}.difference(listed_files(Head.read(store).snapshot))
         files = open_version_files(store, sorted(needed))
         if len(files) < len(needed):  # a concurrent overwrite has removed a version
             return nothing
         lists = needed_lists(files.values())
-        listed = listed_by(store, sorted(needed), kept_versions) if len(kept) or beside else set()
+        listed = listed_by(store, sorted(needed), kept_versions) if len(kept) or closed_files else set()
     except (FileNotFoundError, LostListError) as error:
         if isinstance(error, LostListError) and max(versions(store), default=0) == numbers[-1]:
             raise
@@ -326,5 +328,5 @@ def unneeded_files(store: Store, found: FoundFiles, before: datetime) -> Unneede
     is_unneeded = np.array([name not in listed for name in kept.names], bool)
     gone = [number for number in numbers if number not in needed | lists]
     metadata = [*map(snapshot_path, gone)]
-    metadata += sorted(beside - listed)
+    metadata += sorted(closed_files - listed)
     return Unneeded(kept.filter(is_unneeded), [store.join(path) for path in metadata])

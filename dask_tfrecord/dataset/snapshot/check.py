@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.listing import find_listed, look_up
+from dask_tfrecord.dataset.listing import find_listed, request_infos
 from dask_tfrecord.dataset.names import KEPT, STAGING, open_runs
 from dask_tfrecord.dataset.side_files import without_side_files
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, open_version
@@ -119,16 +119,16 @@ def with_unseen(store: Store, files: FileList, names: Sequence[str]) -> FileList
         if not is_missing.any():
             break
         unseen = [names[at] for at in np.flatnonzero(is_missing).tolist()]
-        found = look_up(Store.of(store.fs, store.join(directory)), unseen)
+        found = request_infos(Store.of(store.fs, store.join(directory)), unseen)
         found = found.take(pa.array(np.cumsum(is_missing) - 1, mask=~is_missing))
         columns = {name: pc.coalesce(files[name], found[name]) for name in files.rows.column_names}
         files = files.with_columns(columns)
     return files
 
 
-def look_for(store: Store, names: Sequence[str]) -> FileList:
+def find_without_listing(store: Store, names: Sequence[str]) -> FileList:
     """Ask for each file by itself, without a listing. Return a row for each name, as `with_unseen` does."""
-    nothing = FileList.found(store.join(""), ()).take(pa.nulls(len(names), pa.int64()))
+    nothing = FileList.of_infos(store.join(""), ()).take(pa.nulls(len(names), pa.int64()))
     return with_unseen(store, nothing, names)
 
 
@@ -185,23 +185,23 @@ def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
     ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
     commits during the call. Raise the errors of `refuse_differences`.
     """
-    found = find_newest_files(store, snapshot)
-    refuse_differences(store, found)
-    return found.snapshot
+    compared = find_newest_files(store, snapshot)
+    refuse_differences(store, compared)
+    return compared.snapshot
 
 
-def refuse_differences(store: Store, found: ComparedFiles, *, may_be_rewritten: bool = False) -> None:
+def refuse_differences(store: Store, compared: ComparedFiles, *, may_be_rewritten: bool = False) -> None:
     """Raise CorruptRecordError if a file is missing, or if its size differs from the size in the snapshot.
 
     Raise TFRecordError if the directory contains files of other tools that the snapshot does not list. With
     ``may_be_rewritten=True``, the listed files of other tools may have other sizes.
     """
-    is_resized = found.is_resized
+    is_resized = compared.is_resized
     if may_be_rewritten:
-        is_resized = pc.and_(is_resized, pc.invert(found.is_rewritten))
-    if (lost := first_lost(store, found.files, found.listed, is_resized)) is not None:
+        is_resized = pc.and_(is_resized, pc.invert(compared.is_rewritten))
+    if (lost := first_lost(store, compared.files, compared.listed, is_resized)) is not None:
         raise lost
-    if foreign := [name for name in found.unlisted.names if not is_part(name)]:
+    if foreign := [name for name in compared.unlisted.names if not is_part(name)]:
         problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
         path = store.public(store.join(min(foreign)))
         raise TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
@@ -253,16 +253,18 @@ _REPORT = pa.schema(
 
 def check(store: Store) -> pd.DataFrame:
     """Return the table that `Dataset.check` documents."""
-    found = find_newest_files(store, open_version(store, None))
+    compared = find_newest_files(store, open_version(store, None))
     uploads = [upload.path for upload in unfinished_uploads(store)]
-    staged = [*found.unfinished.paths, *store.files(STAGING), *uploads]
-    sizes = dict(zip(found.unfinished.paths, found.unfinished["bytes"].to_pylist(), strict=True))
+    staged = [*compared.unfinished.paths, *store.files(STAGING), *uploads]
+    sizes = dict(zip(compared.unfinished.paths, compared.unfinished["bytes"].to_pylist(), strict=True))
     rows = [
-        *_problems(store, "missing", found, found.is_missing),
-        *_problems(store, "resized", found, found.is_resized),
+        *_problems(store, "missing", compared, compared.is_missing),
+        *_problems(store, "resized", compared, compared.is_resized),
         *(
             (store.public(path), "unlisted", size, None, None)
-            for path, size in zip(found.unlisted.paths, found.unlisted["bytes"].to_pylist(), strict=True)
+            for path, size in zip(
+                compared.unlisted.paths, compared.unlisted["bytes"].to_pylist(), strict=True
+            )
         ),
         *((store.public(path), "unfinished", sizes.get(path), None, None) for path in sorted({*staged})),
     ]
@@ -273,11 +275,11 @@ def check(store: Store) -> pd.DataFrame:
 
 
 def _problems(
-    store: Store, problem: str, found: ComparedFiles, mask: pa.ChunkedArray
+    store: Store, problem: str, compared: ComparedFiles, mask: pa.ChunkedArray
 ) -> list[tuple[Any, ...]]:
     """Return a row of the report for each file of the snapshot for which ``mask`` is True."""
-    listed: FileList = found.listed.filter(mask)
-    columns = found.files.filter(mask)["bytes"], listed["bytes"], listed["records"]
+    listed: FileList = compared.listed.filter(mask)
+    columns = compared.files.filter(mask)["bytes"], listed["bytes"], listed["records"]
     numbers = zip(*(column.to_pylist() for column in columns), strict=True)
     paths = (store.public(store.join(name)) for name in listed.names)
     return [(path, problem, *sizes) for path, sizes in zip(paths, numbers, strict=True)]

@@ -35,7 +35,7 @@ _COLUMN_KEYS = (
     "schema",
     "partitioning",
     "order",
-    "index",
+    "add_snapshot",
     "custom_metadata",
     "partial",
     "columns_name",

@@ -88,7 +88,7 @@ class Snapshot:
         The columns that writes store in column files in addition to the data files.
     mode : str
         The kind of write that created the snapshot. `to_tfrecord` stores "create", "append", "overwrite" or
-        "partitions", `Writer` stores "append", and `add_snapshot` stores "index". `compact`, `delete`,
+        "partitions", `Writer` stores "append", and `add_snapshot` stores "add_snapshot". `compact`, `delete`,
         `restore`, `repair` and `expire` store their own names. ``mode`` is empty if the kind is unknown.
     details : str
         Details of the write, such as how many rows a `delete` removed, or which version a `restore` restored.
@@ -294,14 +294,14 @@ def listed_among(snapshot: Snapshot | None, paths: Sequence[str]) -> frozenset[s
     files, wanted = snapshot.file_list, encoded_paths(paths)
     is_wanted = pc.is_in(files["path"], wanted)
     if COLUMN_FILE in files:
-        beside = pc.struct_field(files[COLUMN_FILE], "path").cast(pa.binary())
-        is_wanted = pc.or_(is_wanted, pc.is_in(beside, wanted))
+        column_files = pc.struct_field(files[COLUMN_FILE], "path").cast(pa.binary())
+        is_wanted = pc.or_(is_wanted, pc.is_in(column_files, wanted))
     return frozenset(listed_paths(files.filter(is_wanted))).intersection(paths)
 
 
 def no_snapshot(store: Store) -> FileNotFoundError:
     problem = "the directory has no snapshot"
-    return nothing_at(store, problem, advice="check the path", index="to make a snapshot")
+    return nothing_at(store, problem, advice="check the path", add_snapshot="to make a snapshot")
 
 
 def open_version(store: Store, number: int | None, *, reads_files: bool = False) -> Snapshot:
@@ -382,7 +382,7 @@ class _Listing(NamedTuple):
         """Return the stamp of the file of a version, or "" if it is not known."""
         with suppress(Exception):  # without a stamp, the version is read again
             info = self.infos.get(name_of(snapshot_path(number)))
-            return stamp_of(store.look(store.join(snapshot_path(number))) if info is None else info)
+            return stamp_of(store.info(store.join(snapshot_path(number))) if info is None else info)
         return ""
 
 

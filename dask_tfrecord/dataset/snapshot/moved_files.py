@@ -18,7 +18,7 @@ from dask_tfrecord.errors import (
     FileRemovedError,
     Remedy,
     TFRecordError,
-    index_again,
+    add_snapshot_again,
 )
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.storage.expected_files import removed
@@ -86,7 +86,7 @@ def lost_file(store: Store, name: str, missing: Sequence[str] = ()) -> FileRemov
 
 def resized_file(store: Store, path: str, size: int, now: str) -> FileChangedError:
     """Return the error for a file that has ``size`` bytes in the snapshot. ``path`` is the full path."""
-    again = [] if is_part(path) else [index_again(store.public(), "again if it was changed")]
+    again = [] if is_part(path) else [add_snapshot_again(store.public(), "again if it was changed")]
     problem = f"the file has {now} bytes, but {size:,} in the dataset's snapshot"
     return FileChangedError(problem, WITHOUT_SNAPSHOT, calls=again, path=store.public(path))
 

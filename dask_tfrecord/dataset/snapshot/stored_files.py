@@ -499,8 +499,8 @@ def listed_paths(files: FileList) -> list[str]:
     """Return the paths of all data files and column files in the file list of a version."""
     if COLUMN_FILE not in files:
         return files.paths
-    beside = pc.struct_field(files[COLUMN_FILE], "path")
-    return [*files.paths, *beside.unique().drop_null().to_pylist()]
+    column_files = pc.struct_field(files[COLUMN_FILE], "path")
+    return [*files.paths, *column_files.unique().drop_null().to_pylist()]
 
 
 def rows_of_run(files: FileList, run: str) -> FileList:

@@ -320,8 +320,8 @@ def listed_by(store: Store, numbers: Iterable[int], kept_versions: KeptVersions)
             for path in contents[one.name].removed.to_pylist():
                 alive.pop(path, None)
             files = doubtful[one.name]
-            beside = files[COLUMN_FILE].to_pylist() if COLUMN_FILE in files else [None] * len(files)
-            alive |= dict(zip(files["path"].to_pylist(), beside, strict=True))
+            column_files = files[COLUMN_FILE].to_pylist() if COLUMN_FILE in files else [None] * len(files)
+            alive |= dict(zip(files["path"].to_pylist(), column_files, strict=True))
         for path, column_file in alive.items():
             listed.add(path.decode(errors="surrogateescape"))
             listed |= {column_file["path"]} if column_file else set()

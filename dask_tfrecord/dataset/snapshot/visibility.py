@@ -126,7 +126,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     if snapshot is not None:
         _check_in_place(store, snapshot)
     if snapshot is None or not use_snapshot:
-        return _unread_paths(store, paths, snapshot, open_runs(store))
+        return _left_out_paths(store, paths, snapshot, open_runs(store))
     unlisted = {*paths}.difference(listed_files(snapshot))
     return unlisted | replaced_paths(store, snapshot, open_runs(store))
 
@@ -171,10 +171,10 @@ def visible_files(
     newest = snapshot
     if newest is None:
         newest = Head.read(store, intact=True, reads_files=True).snapshot
-    return files.without([*map(store.join, _unread_paths(store, files.names, newest, runs))])
+    return files.without([*map(store.join, _left_out_paths(store, files.names, newest, runs))])
 
 
-def _unread_paths(
+def _left_out_paths(
     store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
 ) -> set[str]:
     """Return the paths of the files that readers ignore. ``runs`` contains the ids of the open runs.

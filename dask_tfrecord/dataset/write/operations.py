@@ -89,7 +89,7 @@ class Operation(ABC):
         return ""
 
     @abstractmethod
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         """Return the operation to apply to the newest version, or None if nothing is left to do.
 
         Raise ConcurrentWriteError if other writes have meanwhile added rows that the operation would remove,
@@ -109,7 +109,7 @@ class Operation(ABC):
         return files
 
 
-def following(
+def successor(
     content: Snapshot, newest: Snapshot | None, run: WriteRun, operation: Operation, number: int = 0
 ) -> Snapshot:
     """Return the snapshot of the next version, with the files and columns of ``content``.
@@ -190,13 +190,13 @@ class Create(Operation):
     mode = "create"
     keeps_values = False
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             raise overtaken()
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        return Change(following(_content(run, files), newest, run, self))
+        return Change(successor(_content(run, files), newest, run, self))
 
 
 @dataclass(frozen=True)
@@ -216,13 +216,13 @@ class _Addition(Operation):
     adds_columns: bool = False
     sets_columnar: bool = False
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             self._merged(run, newest, run.schema)
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        new = following(_content(run, files), newest, run, self)
+        new = successor(_content(run, files), newest, run, self)
         if newest is None:
             return Change(new)
         existing = _with_columns(newest, self._merged(run, newest, new.schema), new.partitioning)
@@ -312,16 +312,16 @@ class Overwrite(_Replacement):
     replaces_damage = True
     keeps_values = False
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             self._refuse_lost_rows(run, newest, {""})
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         # If there is no newest version, the new version follows `run.base`. Do not list the versions again:
-        # this write must not follow a version that another write has created after `follow` checked for
+        # this write must not follow a version that another write has created after `rebase` checked for
         # conflicts.
-        new = following(_content(run, files), newest, run, self, run.base)
+        new = successor(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list.paths
         replaced = sorted(self.replaceable.union(listed))
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
@@ -333,8 +333,8 @@ class ReplacePartitions(_Addition, _Replacement):
 
     mode = "partitions"
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
-        super().follow(run, newest, files)
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+        super().rebase(run, newest, files)
         if newest is not None:
             written = {*partition_directories(files, run.partitioning)}
             self._refuse_lost_rows(run, newest, written, newest.partitioning)
@@ -362,7 +362,7 @@ class Restore(_Replacement):
     def details(self) -> str:
         return f"version {self.version}"
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is None:
             raise no_snapshot(run.store)
         self._refuse_lost_rows(run, newest, {""})
@@ -376,7 +376,7 @@ class Restore(_Replacement):
         FileRemovedError if the older version no longer exists. Raise FileChangedError if the two versions
         list files with the same path but different contents.
         """
-        assert newest is not None  # `follow` raises an error if `newest` is None
+        assert newest is not None  # `rebase` raises an error if `newest` is None
         try:
             older = open_version(run.store, self.version)
         except FileNotFoundError as error:
@@ -390,7 +390,7 @@ class Restore(_Replacement):
             raise FileChangedError(problem, path=run.store.public(run.store.join(twice)))
         log = EntryLog(with_known_versions(older.file_list, newest.file_list))
         older = replace(older, log=log)
-        new = following(older, newest, run, self)
+        new = successor(older, newest, run, self)
         return _replacing(run.store, new, moved, keep_versions=True)
 
 
@@ -405,14 +405,14 @@ class Expire(Operation):
     def details(self) -> str:
         return f"versions before {self.oldest}"
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         if newest is None:
             raise no_snapshot(run.store)
         return None if newest.oldest >= self.oldest else self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` raises an error if `newest` is None
-        new = following(newest, newest, run, self)
+        assert newest is not None  # `rebase` raises an error if `newest` is None
+        new = successor(newest, newest, run, self)
         # An older list may have entries of files that only expired versions list.
         log = EntryLog(newest.log.files) if any(one.removed for one in newest.log.lists) else newest.log
         return Change(replace(new, oldest=self.oldest, log=log))
@@ -440,7 +440,7 @@ class _Rewrite(Operation):
     groups: tuple[Group, ...] = ()
     keep_versions: bool = True
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
+    def rebase(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         if newest is None:
             raise overtaken()
         replaced = [file for group in self.groups for file in group.replaced]
@@ -458,9 +458,9 @@ class _Rewrite(Operation):
         return files.filter(np.array([path in added for path in files.paths], bool))
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` raises an error if `newest` is None
+        assert newest is not None  # `rebase` raises an error if `newest` is None
         replaced = [path for group in self.groups for path, _ in group.replaced]
-        new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
+        new = _with_properties(run, newest, successor(_content(run, files), newest, run, self))
         files = _with_known_statistics(files, run.schema, newest.schema)
         log = _with_groups(newest, files, self.groups, self._changed(newest, replaced))
         # The older lists may have statistics with deleted values, so kept versions must not need them.
@@ -620,8 +620,8 @@ def _with_groups(
     # No places are left between those of two files, so number all files again.
     if changed is not None:
         again = pc.index_in(rows["path"], changed["path"])
-        beside = pc.if_else(again.is_valid(), None, rows[COLUMN_FILE])
-        rows = rows.with_columns({COLUMN_FILE: beside})
+        column_files = pc.if_else(again.is_valid(), None, rows[COLUMN_FILE])
+        rows = rows.with_columns({COLUMN_FILE: column_files})
     kept = np.delete(np.arange(len(rows)), replaced)
     order = np.argsort(np.concatenate([kept, firsts[group_of_file]]), kind="stable")
     return EntryLog(FileList.joined([rows.take(kept), added]).take(order))

@@ -38,33 +38,35 @@ _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
-def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run: bool = False) -> list[str]:
+def remove_orphans(
+    store: Store, listing: FoundFiles, before: datetime, *, dry_run: bool = False
+) -> list[str]:
     """Remove the files of interrupted runs that have been inactive since the time ``before``.
 
-    ``found`` is a listing of all files of the directory. If one file of a run is newer than ``before``, no
+    ``listing`` is a listing of all files of the directory. If one file of a run is newer than ``before``, no
     file of the run is removed. Return the paths of the removed files, relative to the root. For an aborted
     upload, return the path of the file that the upload would have created. If ``dry_run`` is True, return the
     paths without removing or moving any file.
     """
-    closed = closed_column_files(store, found)
+    closed = closed_column_files(store, listing)
     runs = open_runs(store)
     # Read the versions after listing the files, so that the files of a new commit do not seem unlisted.
     listed = listed_by(store, versions(store), kept_versions)
     if not dry_run:
-        _move_to_their_places(store, found, listed)
+        _move_to_their_places(store, listing, listed)
     removed: list[str] = []
-    for run, unlisted in _unlisted_files(store, found, runs, listed).items():
+    for run, unlisted in _unlisted_files(store, listing, runs, listed).items():
         directory = f"{STAGING}/{run}"
-        staged = found.below(directory)
-        if last_modified(store, [*unlisted, *staged] or [store.join(directory)], found) <= before:
+        staged = listing.below(directory)
+        if last_modified(store, [*unlisted, *staged] or [store.join(directory)], listing) <= before:
             if not dry_run:
                 count, root = len(unlisted) + len(staged), store.public()
                 logger.info("%s: remove %d files of the interrupted write %s", root, count, run[:8])
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    stray = [*_stray_files(store, found), *map(store.join, sorted({*closed} - listed))]
-    files = [path for path in stray if last_modified(store, [path], found) <= before]
+    stray = [*_stray_files(store, listing), *map(store.join, sorted({*closed} - listed))]
+    files = [path for path in stray if last_modified(store, [path], listing) <= before]
     uploads = _uploads(store, before)
     if not dry_run:
         store.remove(files)
@@ -74,15 +76,15 @@ def remove_orphans(store: Store, found: FoundFiles, before: datetime, *, dry_run
     return sorted(set(map(store.relative, removed)))
 
 
-def _move_to_their_places(store: Store, found: FoundFiles, listed: Collection[str]) -> None:
+def _move_to_their_places(store: Store, listing: FoundFiles, listed: Collection[str]) -> None:
     """Move files listed only by older versions to the directory of kept files.
 
     Move files of the newest version back to their original paths. Commits normally move the files. A file is
-    at the wrong path only if the list of files that a commit should move was lost. ``found`` is a listing of
-    all files of the directory, and contains the new paths afterwards. ``listed`` contains the files of all
+    at the wrong path only if the list of files that a commit should move was lost. ``listing`` is a listing
+    of all files of the directory, and contains the new paths afterwards. ``listed`` contains the files of all
     versions.
     """
-    present, kept = ({*list_directory(one).names} for one in (found, found.inside(KEPT)))
+    present, kept = ({*list_directory(one).names} for one in (listing, listing.inside(KEPT)))
     newest = Head.read(store, intact=True, reads_files=True).snapshot
     if newest is not None:
         current = listed_files(newest)
@@ -90,13 +92,13 @@ def _move_to_their_places(store: Store, found: FoundFiles, listed: Collection[st
         back = sorted(current.difference(present).intersection(kept))
         move_files(store, [*old, *back])
         for path in old:
-            found.move(path, f"{KEPT}/{path}")
+            listing.move(path, f"{KEPT}/{path}")
         for path in back:
-            found.move(f"{KEPT}/{path}", path)
+            listing.move(f"{KEPT}/{path}", path)
 
 
 def _unlisted_files(
-    store: Store, found: FoundFiles, runs: Sequence[str], listed: Collection[str]
+    store: Store, listing: FoundFiles, runs: Sequence[str], listed: Collection[str]
 ) -> dict[str, list[str]]:
     """Map the id of each run to the full paths of the run's files that no snapshot lists.
 
@@ -106,8 +108,8 @@ def _unlisted_files(
     other run, the file was copied here. A file in a directory that is no partition directory may belong to a
     copy of the dataset.
     """
-    columns = [f"{COLUMNS}/{name}" for name in found.names(COLUMNS)]
-    present = list_directory(found).names
+    columns = [f"{COLUMNS}/{name}" for name in listing.names(COLUMNS)]
+    present = list_directory(listing).names
     parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
     unlisted: dict[str, list[str]] = {run: [] for run in runs}
     newest = Head.read(store, intact=True, reads_files=True).snapshot
@@ -174,10 +176,10 @@ def time_of_store(store: Store) -> datetime:
         store.remove([path])
 
 
-def _stray_files(store: Store, found: FoundFiles) -> list[str]:
+def _stray_files(store: Store, listing: FoundFiles) -> list[str]:
     """Return the paths of incomplete files that interrupted writes of this library have left."""
     metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
-    paths = found.infos if store.leaves_partial_files else found.below(METADATA_DIRECTORY)
+    paths = listing.infos if store.leaves_partial_files else listing.below(METADATA_DIRECTORY)
     stray = []
     for path in paths:
         if temporary := _TEMPORARY_NAME.fullmatch(name_of(path)):

@@ -131,14 +131,14 @@ class WriteRun:
         root = self.path(f"{attempt}/" if self.store.stages_files else "")
         is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
-        def place(directory: str, number: int) -> tuple[str, str]:
+        def new_paths(directory: str, number: int) -> tuple[str, str]:
             file = self.name(index, count, number + (earlier or 0) if is_numbered else None, attempt)
             path = f"{directory}/{file}" if directory else file
             return f"{root}{path}", path
 
         columns = self.column_files(index, attempt, root, earlier or 0)
         try:
-            written = write_files(self.store, place, rows, self.schema, self.options, columns=columns)
+            written = write_files(self.store, new_paths, rows, self.schema, self.options, columns=columns)
         except FileNotFoundError:  # a commit removes the staging directory of its run
             if not self.has_committed():
                 raise
@@ -171,11 +171,11 @@ class WriteRun:
         unique = 0 if self.store.stages_files else int(attempt, 16) % 10**_ATTEMPT_DIGITS
         if self.columnar == "auto":
 
-            def place(number: int) -> tuple[str, str]:
+            def new_paths(number: int) -> tuple[str, str]:
                 name = column_file_path(self.run, self._number(index, unique), number + earlier)
                 return f"{root}{name}", name
 
-            return SmallColumnFiles(features, place) if features else None
+            return SmallColumnFiles(features, new_paths) if features else None
         if self.columnar == "never":
             return None
         name = column_file_path(self.run, self._number(earlier or index, unique))
@@ -188,7 +188,7 @@ class WriteRun:
         """Return the path in the store at which a task creates a file."""
         return self.staged(name) if self.store.stages_files else self.store.join(name)
 
-    def place(self, directory: str, index: int, count: int, attempt: str) -> tuple[str, str]:
+    def new_paths(self, directory: str, index: int, count: int, attempt: str) -> tuple[str, str]:
         """Return the path at which an attempt at a task creates file ``index`` of ``count``, and the file's
         final path, which is relative to the root.
         """

@@ -211,7 +211,7 @@ class Transaction:
         self._log(2, f"compare the newest version with version {run.base}, for which it was planned")
         if not self.operation.adds_to_any and not head.succeeds(run.head):
             raise overtaken()
-        operation = self.operation.follow(run, head.snapshot, files)
+        operation = self.operation.rebase(run, head.snapshot, files)
         if operation is None:
             return None
         self._log(3, f"publish {len(files)} files")
@@ -323,7 +323,7 @@ def commit(
     earlier attempt created. Return the unchanged newest snapshot if the dataset no longer keeps the snapshot
     of the earlier attempt, or if other writes have left nothing to do.
 
-    Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files
+    Raise the errors of `Operation.rebase` and `Operation.change`. After a GroupsLostError, the new files
     remain staged.
     """
     return transaction_of(run, operation, entries, is_alone=is_alone).commit()
@@ -502,7 +502,7 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def _have_same_content(store: Store, path: str, other: str) -> bool:
-    if store.look(path)["size"] != store.look(other)["size"]:
+    if store.info(path)["size"] != store.info(other)["size"]:
         return False
     with store.fs.open(path, "rb") as one, store.fs.open(other, "rb") as two:
         while chunk := one.read(_COMPARED_BYTES):
@@ -563,7 +563,7 @@ def close_run(store: Store, run: str, change: Change | None = None, names: Colle
     to a directory of another tool.
     """
     try:
-        if change is None or (change.snapshot.number == 1 and change.snapshot.mode != "index"):
+        if change is None or (change.snapshot.number == 1 and change.snapshot.mode != "add_snapshot"):
             store.touch(store.join(SUCCESS))
     except OSError as error:
         if not is_full(error):  # the marker is for other tools, and a full disk needs the space

@@ -368,7 +368,7 @@ class Span(NamedTuple):
         return self._replace(first=self.first + start, last=self.first + stop)
 
 
-def part_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+def rows_between(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
     """Return the rows from ``start`` up to, but not including, ``stop``, counted across all spans."""
     found = []
     for span in spans:
@@ -642,7 +642,7 @@ def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, unev
         longest = -(-total // count)
         first = min(first, total - longest)
         last = first + longest
-    return part_of(spans, first, last)
+    return rows_between(spans, first, last)
 
 
 def rows_of_sequence(rows: int, sequence: Fraction, uneven: Uneven) -> list[Span]:
@@ -650,11 +650,11 @@ def rows_of_sequence(rows: int, sequence: Fraction, uneven: Uneven) -> list[Span
     return rows_of_shard([Span(0, rows)], sequence, True, uneven)
 
 
-def rows_of_part(spans: Sequence[Span], part: Fraction, step: int) -> list[Span]:
+def rows_of_worker(spans: Sequence[Span], part: Fraction, step: int) -> list[Span]:
     """Return the rows of one part of a shard. Parts are cut only at multiples of ``step`` rows."""
     index, count = part
     steps = -(-total_size(spans) // step)
-    return part_of(spans, steps * index // count * step, steps * (index + 1) // count * step)
+    return rows_between(spans, steps * index // count * step, steps * (index + 1) // count * step)
 
 
 def checked_shard(shard: Any) -> Fraction:

@@ -23,7 +23,7 @@ from dask_tfrecord.feed.rows.epoch_order import (
     Order,
     Plan,
     Span,
-    part_of,
+    rows_between,
     rows_of_sequence,
     stream,
     total_size,
@@ -86,11 +86,11 @@ class _Passes:
     def __iter__(self) -> Iterator[tuple[Order, list[Span]]]:
         order, spans = self._rows(self.first)
         number, spans, limit = self.first, self._rest or spans, self._limit
-        yield order, part_of(spans, 0, limit + order.most_rows)
+        yield order, rows_between(spans, 0, limit + order.most_rows)
         while limit > (size := total_size(spans)):
             number, limit = number + 1, limit - size
             order, spans = self._rows(number)
-            yield order, part_of(spans, 0, limit + order.most_rows)
+            yield order, rows_between(spans, 0, limit + order.most_rows)
 
 
 class _Run(NamedTuple):

@@ -135,13 +135,13 @@ def _map(store: Store, file: FileInfo) -> pa.Buffer | None:
 
 def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     """Return the record offsets of the file whose splits are ``group``, or None if they are unknown."""
-    store, file, beside = dataset.store, group[0].file, group[0].columns
+    store, file, column_file = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
     # The offsets in column files refer to the decompressed content of the data files.
-    if beside is None or len(counts) < len(group) or file.compression is not None:
+    if column_file is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
-    stored = open_column_file(store, beside).rows_of(path, file.size, file.crc32c, count)
+    stored = open_column_file(store, column_file).rows_of(path, file.size, file.crc32c, count)
     offsets = None if stored is None else stored.offsets(0, count)
     # If the snapshot does not record the codec, the file may be compressed. The last offset of a compressed
     # file differs from the size of the file.
@@ -404,7 +404,7 @@ class RecordBuffers:
         Raise FileChangedError if the content of a file may be another.
         """
         for file in files:
-            stamp = stamp_of(store.look(file.path))
+            stamp = stamp_of(store.info(file.path))
             check_file(store, file)
             self._stamps[file.path] = stamp
 

@@ -21,9 +21,9 @@ from dask_tfrecord.feed.rows.epoch_order import (
     Plan,
     Span,
     merged,
-    rows_of_part,
     rows_of_sequence,
     rows_of_shard,
+    rows_of_worker,
     total_size,
 )
 from dask_tfrecord.feed.rows.mixed_source import MixedSource
@@ -365,7 +365,7 @@ def _divided(plan: Plan, order: Order, spans: list[Span], shard: Fraction, part:
 def _divide_parts(plan: Plan, order: Order, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
     """Return the rows of a part of a shard, whose remaining rows are ``spans``."""
     step = 1 if plan.source.counts is None else plan.batch_size
-    rows = order.begin_small(rows_of_part(merged(spans), part, step))
+    rows = order.begin_small(rows_of_worker(merged(spans), part, step))
     return Beginning(shard, Share(*part, _whole(spans, step)), [rows], plan.batch_size)
 
 

@@ -237,7 +237,7 @@ def test_the_number_of_a_removed_version_is_not_taken(
     """The second of two overwrites removes the version of the first before the index is stored."""
     to_tfrecord(pa.table({"n": [1]}), tmp_path)
     adopt(tmp_path)
-    change = add_snapshot._Describe.change
+    change = add_snapshot._AddSnapshot.change
 
     def late(*args: Any) -> Any:
         planned = change(*args)
@@ -245,7 +245,7 @@ def test_the_number_of_a_removed_version_is_not_taken(
             to_tfrecord(pa.table({"n": [n]}), tmp_path, overwrite=True)
         return planned
 
-    monkeypatch.setattr(add_snapshot._Describe, "change", late)
+    monkeypatch.setattr(add_snapshot._AddSnapshot, "change", late)
     with pytest.raises(dask_tfrecord.ConcurrentWriteError, match="another write was committed"):
         dask_tfrecord.open_dataset(tmp_path).add_snapshot()
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]
@@ -431,13 +431,13 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     (tmp_path / "place/day=1").rename(tmp_path / "moving")
 
     def look(store: Store, names: Any) -> Any:
-        found = look_up(store, names)
+        found = request_infos(store, names)
         if "kept" in store.root and (tmp_path / "moving").exists():
             (tmp_path / "moving").rename(tmp_path / "place/day=1")
         return found
 
-    look_up = check.look_up
-    monkeypatch.setattr(check, "look_up", look)
+    request_infos = check.request_infos
+    monkeypatch.setattr(check, "request_infos", look)
     assert opened.repair().details["lost_files"] == {}
     assert not (tmp_path / "moving").exists()
 
@@ -462,17 +462,17 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
 ) -> None:
     written(tmp_path)
     adopt(tmp_path)
-    opened, original = open_dataset(tmp_path), add_snapshot.create_snapshot
+    opened, original = open_dataset(tmp_path), add_snapshot.describe_files
 
     def overtaken(*arguments: Any) -> Any:
         monkeypatch.undo()
         add(tmp_path, 4, overwrite=True)
         return original(*arguments)
 
-    monkeypatch.setattr(add_snapshot, "create_snapshot", overtaken)
+    monkeypatch.setattr(add_snapshot, "describe_files", overtaken)
     with pytest.raises(
         dask_tfrecord.ConcurrentWriteError,
-        match="another write was committed while index read the files",
+        match="another write was committed while add_snapshot read the files",
     ):
         opened.add_snapshot()
     assert numbers(tmp_path) == [4]

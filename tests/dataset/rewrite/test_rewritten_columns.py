@@ -236,7 +236,7 @@ def test_a_description_that_fails_leaves_nothing(tmp_path: Path) -> None:
         open_dataset(place).add_snapshot()
     last.write_bytes(content)
     with (
-        patch.object(add_snapshot, "store_snapshot", side_effect=RuntimeError("on purpose")),
+        patch.object(add_snapshot, "commit_snapshot", side_effect=RuntimeError("on purpose")),
         pytest.raises(RuntimeError),
     ):
         open_dataset(place).add_snapshot()
@@ -252,13 +252,13 @@ def test_a_refused_description_leaves_no_copy_of_deleted_rows(
     to_tfrecord(rows(), place, append=True)
     for path in paths:
         os.utime(path, (1, 1))
-    store = add_snapshot.store_snapshot
+    store = add_snapshot.commit_snapshot
 
     def delete_before(*args: Any) -> Snapshot:
         open_dataset(place).delete([("label", "==", 4)], keep_versions=False)
         return store(*args)
 
-    monkeypatch.setattr(add_snapshot, "store_snapshot", delete_before)
+    monkeypatch.setattr(add_snapshot, "commit_snapshot", delete_before)
     with pytest.raises(ConcurrentWriteError):
         open_dataset(place).add_snapshot()
     left = column_files(place)
@@ -271,7 +271,7 @@ def test_cleanup_finds_what_a_killed_description_leaves(tmp_path: Path) -> None:
     place = tmp_path / "place"
     foreign(place)
     with (
-        patch.object(add_snapshot, "store_snapshot", side_effect=Stopped),
+        patch.object(add_snapshot, "commit_snapshot", side_effect=Stopped),
         patch.object(add_snapshot, "_remove_column_files"),
         patch.object(add_snapshot, "remove_staging"),
         pytest.raises(Stopped),

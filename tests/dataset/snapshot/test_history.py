@@ -90,7 +90,7 @@ def test_an_older_version_ignores_the_files_of_newer_ones(tmp_path: Path) -> Non
         open_dataset(foreign).add_snapshot()
     assert read(foreign, version=1) == [1, 2]
     assert read(foreign) == [1, 2, 3]
-    assert open_dataset(foreign).history()["mode"].tolist() == ["index", "index"]
+    assert open_dataset(foreign).history()["mode"].tolist() == ["add_snapshot", "add_snapshot"]
 
 
 def test_a_version_is_the_number_of_a_snapshot_of_one_directory(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_planned_writes_keep_the_columns_that_index_stores(place: str) -> None:
 def test_an_index_that_fails_leaves_no_column_files(place: str) -> None:
     write(place)
     with (
-        patch("dask_tfrecord.dataset.rewrite.add_snapshot.store_snapshot", side_effect=RuntimeError),
+        patch("dask_tfrecord.dataset.rewrite.add_snapshot.commit_snapshot", side_effect=RuntimeError),
         pytest.raises(RuntimeError),
     ):
         dask_tfrecord.open_dataset(place).add_snapshot(columnar="scalars")

@@ -107,7 +107,7 @@ def index(place: Path) -> Planned:
     """Describe the files again, as if another tool had rewritten some of them."""
     before, store = Snapshot.open(place), with_trailing_slash(Store.at(place))
     again = replace(before, run=os.urandom(16).hex())
-    return Planned(partial(add_snapshot.store_snapshot, store, again, before), lambda rows: rows)
+    return Planned(partial(add_snapshot.commit_snapshot, store, again, before), lambda rows: rows)
 
 
 def restore(place: Path, key: str) -> Planned:
