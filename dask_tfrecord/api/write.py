@@ -15,8 +15,8 @@ from dask_tfrecord.collection.expr import lineage
 from dask_tfrecord.collection.expr.write_expression import CollectionRows, committed
 from dask_tfrecord.collection.frames.schema_plan import Existing, given_types
 from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
-from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD
 from dask_tfrecord.collection.scheduler import check_cluster, is_local
+from dask_tfrecord.dataset.read.layouts import SPLIT
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Commit, Head
 from dask_tfrecord.dataset.write.append_schema import check_existing_data, fixed_columns
@@ -50,6 +50,7 @@ from dask_tfrecord.keywords.arguments import (
 )
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.keywords.requests import WriteRequest
+from dask_tfrecord.keywords.splits import SPLIT_FIELD
 from dask_tfrecord.schema.fields import Lossy
 from dask_tfrecord.storage.failures import hide, secrets_of
 from dask_tfrecord.storage.filesystem import Filesystem

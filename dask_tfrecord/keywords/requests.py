@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
-from dask_tfrecord.collection.row_splits import SPLIT, Splits, parse_splits
 from dask_tfrecord.dataset.read.columns import Infer, ReadRequest
+from dask_tfrecord.dataset.read.layouts import SPLIT
 from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -47,6 +47,7 @@ from dask_tfrecord.keywords.arguments import (
     keyword_or_default,
 )
 from dask_tfrecord.keywords.public_functions import OPTIONS, SHARED_PARAMETERS, WRITER_OPTIONS
+from dask_tfrecord.keywords.splits import Splits, parse_splits
 from dask_tfrecord.schema.feature_maps import in_feature_lists
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels

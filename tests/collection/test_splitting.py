@@ -1,6 +1,6 @@
 """`split=`: every row is in one split, always in the same split; splits are partition directories.
 
-Modules: collection.row_splits.
+Modules: collection.row_splits, keywords.splits.
 """
 
 from collections import Counter
@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.collection.row_splits import parse_splits, split_frame
+from dask_tfrecord.collection.row_splits import split_frame
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.keywords.splits import parse_splits
 
 ROWS = 4000
 SHARES = {"train": 0.7, "eval": 0.2, "test": 0.1}

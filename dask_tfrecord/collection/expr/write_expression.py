@@ -26,7 +26,7 @@ from dask_tfrecord.collection.frames.schema_plan import (
     rounded_in_frame,
     text_columns,
 )
-from dask_tfrecord.collection.row_splits import Splits, assign_splits
+from dask_tfrecord.collection.row_splits import assign_splits
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
@@ -38,6 +38,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit, written
 from dask_tfrecord.errors import TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.keywords.splits import Splits
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.storage.failures import redact_errors

@@ -35,10 +35,11 @@ from dask_tfrecord.collection.frames.schema_plan import (
     rounded_in_frame,
     with_read_feature_lists,
 )
-from dask_tfrecord.collection.row_splits import Splits, split_frame, split_table
+from dask_tfrecord.collection.row_splits import split_frame, split_table
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
+from dask_tfrecord.keywords.splits import Splits
 from dask_tfrecord.schema.conversion import widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.form_transport import (
