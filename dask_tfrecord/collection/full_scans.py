@@ -130,8 +130,7 @@ def _described(path: str | os.PathLike[str], run: WriteRun, request: ReadRequest
 
 def _other_splits(split: Any) -> TFRecordError:
     problem = f"a snapshot lists the files of all splits, but split={split!r} was passed"
-    advice = "call open_dataset without split=, and select a split when you read"
-    return TFRecordError(problem, advice, Remedy(SPLIT, ALL, "read the splits as a column"))
+    return TFRecordError(problem, Remedy(SPLIT, ALL, "read the splits as a column"))
 
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan, request: ReadRequest) -> None:

@@ -237,7 +237,11 @@ def check_destination(store: Store, mode: Mode, newest: Snapshot | None = None) 
         return
     files = visible_files(store) if mode == "create" else data_files(store)
     if len(files):
-        raise _without_snapshot(store, files)
+        newest = Head.read(store, intact=True).snapshot
+        if newest is not None:  # another write has just committed the first version
+            check_destination(store, mode, newest)
+            return
+        raise _without_snapshot(store, files, mode)
 
 
 def _kind(store: Store) -> str:
@@ -286,7 +290,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     return frozenset(unlisted.names)
 
 
-def _without_snapshot(store: Store, files: FileList) -> DestinationError:
+def _without_snapshot(store: Store, files: FileList, mode: Mode) -> DestinationError:
     """Return the exception for a write to a directory that contains ``files``, but no snapshot."""
     count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
@@ -301,7 +305,7 @@ def _without_snapshot(store: Store, files: FileList) -> DestinationError:
     chosen: dict[str, Any] = {} if splits in ([], [None]) else {SPLIT: splits[0] if len(splits) == 1 else ALL}
     columns = f" with partition_on=[{SPLIT!r}]" if len(splits) > 1 else " then"
     call = Call("add_snapshot", store.public(), chosen, f"first, and append{columns}")
-    overwrite = _overwriting(store, "them")
+    overwrite = [] if mode == "append" else _overwriting(store, "them")
     return DestinationError(problem, "choose another directory", calls=[call], remedies=overwrite)
 
 

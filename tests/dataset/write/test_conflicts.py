@@ -306,7 +306,7 @@ def stop(fs: Any, work: Callable[[], Any], instant: int, meanwhile: Callable[[],
 
         return wrapped
 
-    of_store = "place publish remove remove_file remove_tree create create_exclusively infos look files"
+    of_store = "move_into publish remove remove_file remove_tree create create_exclusively infos info files"
     with pytest.MonkeyPatch.context() as patched:
         for owner, names in [(Store, of_store), (type(fs), "exists find pipe_file cat_file ls")]:
             for name in names.split():
