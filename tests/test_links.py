@@ -215,7 +215,7 @@ def test_a_path_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> None:
             (store.remove_file, path),
             (store.touch, path),
             (store.move, path, inside),
-            (store.move_into, inside, path),
+            (store.move, inside, path),
             (store.copy, path, inside),
             (store.copy, inside, path),
             (store.create_exclusively, path, b""),

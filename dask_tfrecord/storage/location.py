@@ -196,24 +196,19 @@ class Location:
         """
         return find_all(self.fs, path)
 
-    def find_everything(self, path: str) -> dict[str, Info]:
+    def find_everything(self, directory: str = "") -> dict[str, Info]:
         """Return a dict that maps the path of each file below a directory to the file's info, also of the
         files in hidden directories. Do not follow links to directories. A missing directory has no files.
+
+        The directory is relative to the root.
         """
         try:
-            return find_all(self.fs, path)
+            return find_all(self.fs, self.join(directory).rstrip("/") if directory else self.root)
         except FileNotFoundError:
             return {}
 
     def glob(self, pattern: str) -> dict[str, Info]:
         return glob_all(self.fs, pattern)
-
-    def files(self, directory: str = "") -> list[str]:
-        """Return the sorted paths of all files below a directory. Links to directories are not followed."""
-        try:
-            return sorted(self.fs.find(self.join(directory).rstrip("/")))
-        except FileNotFoundError:
-            return []
 
     # -- Reading ---------------------------------------------------------------------------------------------
 
@@ -549,7 +544,7 @@ class FoundFiles:
         store.fs.invalidate_cache()
         self._store, self.directory = store, directory
         self.root = store.join(directory) if directory else store.root
-        self.infos = store.find_everything(self.root)
+        self.infos = store.find_everything(directory)
 
     def below(self, directory: str) -> list[str]:
         """Return the sorted full paths of the files below a directory, which is relative to the root."""

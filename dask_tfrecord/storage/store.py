@@ -70,15 +70,9 @@ class Store(Location, ABC):
     such as SFTP, and on object stores. `Store.of` chooses the subclass.
     """
 
-    # True if writes stage files, and commits rename the staged files to the final paths. False if writes
-    # upload files directly to the final paths.
-    stages_files: ClassVar[bool] = True
-    # True if an interrupted `create` leaves an incomplete file with a temporary name.
-    leaves_partial_files: ClassVar[bool] = True
-    # True if `put_back` copies a file and leaves the original in place.
-    put_back_leaves_copy: ClassVar[bool] = False
-    # True if the root of the filesystem may contain files.
-    has_root_directory: ClassVar[bool] = True
+    # False on object stores: `move` only copies, an interrupted `create` leaves nothing, and the root of the
+    # filesystem contains only buckets.
+    can_rename: ClassVar[bool] = True
 
     @staticmethod
     def at(
@@ -105,13 +99,9 @@ class Store(Location, ABC):
             return UploadingStore(fs, root)
         return (HadoopStore if isinstance(fs, ArrowFSWrapper) else RenamingStore)(fs, root)
 
-    def list_at_once(self, directory: str = "") -> "FoundFiles | None":
-        """List all files below a directory in one listing. Return None if this would not save requests."""
-        return None
-
     def list_visible(self) -> FoundFiles:
         """List all files that readers see in one listing."""
-        return self.list_at_once() or VisibleFiles(self, self.find_everything(self.root))
+        return VisibleFiles(self, self.find_everything())
 
     # -- Writing ---------------------------------------------------------------------------------------------
 
@@ -215,51 +205,18 @@ class Store(Location, ABC):
         with self.create(path, durable=False):
             pass
 
-    def move(self, source: str, target: str) -> None:
-        """Rename a file to ``target``, and replace an existing file there."""
-        self.refuse_links([source, target])
-        self._move(source, target)
+    @abstractmethod
+    def move(self, source: str, target: str, *, overwrite: bool = True) -> str | None:
+        """Move a file to ``target``, in a directory that is created if it does not exist.
 
-    def _move(self, source: str, target: str) -> None:
-        # fsspec's default `mv` would treat the paths as globs.
-        if type(self.fs).mv is AbstractFileSystem.mv:
-            self.fs.cp_file(source, target)
-            with suppress(OSError):  # the target exists, so `cleanup` can remove the source later
-                self.fs.rm_file(source)
-        else:
-            self.fs.mv(source, target)
-
-    def move_into(self, source: str, target: str) -> None:
-        """Rename a file to a path in another directory.
-
-        Create the directory of ``target`` if it does not exist.
+        Raise FileExistsError if ``target`` exists and ``overwrite`` is False. An object store only copies the
+        file, and returns ``source``, which the caller must remove.
         """
-        self.move(source, target)
-
-    def publish(self, source: str, target: str) -> None:
-        """Rename a file to a new path in another directory, which is created if it does not exist.
-
-        Raise FileExistsError if a file exists at ``target``.
-        """
-        raise NotImplementedError  # a store that stages no files has nothing to publish
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file to ``target``, whose directory must exist."""
         self.refuse_links([source, target])
         self.fs.cp_file(source, target)
-
-    def set_aside(self, path: str, kept: str) -> str | None:
-        """Move a file to a path in another directory.
-
-        If the store can only copy the file, leave the removal of the original to the caller, and return its
-        path.
-        """
-        self.move_into(path, kept)
-        return None
-
-    def put_back(self, kept: str, path: str) -> None:
-        """Undo `set_aside` by moving a file back to ``path``."""
-        self.move_into(kept, path)
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
         """Give a local file the permissions that all sources share, and the group of the first source.
@@ -325,7 +282,8 @@ class RenamingStore(Store):
                 yield file
                 if durable:
                     self._sync(file)
-            self.move(temporary, path)
+            self.refuse_links([temporary, path])
+            self._move(temporary, path)
         # Handle every exception, even KeyboardInterrupt, so that no incomplete file remains.
         except BaseException:
             # A failure to remove the incomplete file must not hide the original exception.
@@ -353,10 +311,10 @@ class RenamingStore(Store):
                 self.fs.rm_file(temporary)
         self.sync_directory(parent_of(path))
 
-    def publish(self, source: str, target: str) -> None:
+    def move(self, source: str, target: str, *, overwrite: bool = True) -> None:
         def is_moved() -> bool:
             try:
-                self._move_exclusively(source, target)
+                (self._move if overwrite else self._move_exclusively)(source, target)
             except FileExistsError:
                 return False
             return True
@@ -370,7 +328,16 @@ class RenamingStore(Store):
             with _CREATION:
                 if self.fs.exists(target):
                     raise FileExistsError(self.public(target))
-                self.move(source, target)
+                self._move(source, target)
+
+    def _move(self, source: str, target: str) -> None:
+        # fsspec's default `mv` would treat the paths as globs.
+        if type(self.fs).mv is AbstractFileSystem.mv:
+            self.fs.cp_file(source, target)
+            with suppress(OSError):  # the target exists, so `cleanup` can remove the source later
+                self.fs.rm_file(source)
+        else:
+            self.fs.mv(source, target)
 
     def _move_new(self, source: str, target: str) -> bool:
         """Move a file to a new path. Raise FileExistsError if the path exists.
@@ -381,10 +348,6 @@ class RenamingStore(Store):
             return False
         self.fs.rename_new(source, target)
         return True
-
-    def move_into(self, source: str, target: str) -> None:
-        self.refuse_links([source, target])
-        self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory. Create the directory if it does not exist.
@@ -458,8 +421,8 @@ class LocalStore(RenamingStore):
         found = disk.find(self.root, withdirs=True, detail=True)
         return VisibleFiles(self, without_duplicates(found), disk.links)
 
-    def find_everything(self, path: str) -> dict[str, Info]:
-        disk, found, waiting = LinkFollowingDisk(), {}, [path.rstrip("/")]
+    def find_everything(self, directory: str = "") -> dict[str, Info]:
+        disk, found, waiting = LinkFollowingDisk(), {}, [self.join(directory)]
         while waiting:
             with suppress(FileNotFoundError, NotADirectoryError):  # another process has removed the directory
                 for info in disk.ls(waiting.pop(), detail=True):
@@ -471,10 +434,6 @@ class LocalStore(RenamingStore):
 
     def glob(self, pattern: str) -> dict[str, Info]:
         return dict(LinkFollowingDisk().glob(pattern, detail=True))
-
-    def files(self, directory: str = "") -> list[str]:
-        found = os.walk(self.join(directory).rstrip("/"))
-        return sorted(f"{parent}/{name}" for parent, _, names in found for name in names)
 
     _is_link = staticmethod(os.path.islink)
 
@@ -493,9 +452,7 @@ class LocalStore(RenamingStore):
     def _move_new(self, source: str, target: str) -> bool:
         try:
             self._link(source, target)
-        except FileExistsError:
-            raise
-        except FileNotFoundError:
+        except (FileExistsError, FileNotFoundError):
             raise
         except OSError:  # the filesystem does not support hard links
             return False
@@ -585,13 +542,10 @@ class HadoopStore(RenamingStore):
 class UploadingStore(Store):
     """An object store: an upload becomes visible only when it is complete, and a rename is a copy.
 
-    An object store has no directories. The root of the filesystem contains only buckets.
+    An object store has no directories.
     """
 
-    stages_files = False
-    leaves_partial_files = False
-    put_back_leaves_copy = True
-    has_root_directory = False
+    can_rename = False
 
     # The uploads that end together, or None if the end of each file is awaited.
     uploads: Uploads | None = field(default=None, compare=False)
@@ -617,19 +571,11 @@ class UploadingStore(Store):
                 raise FileExistsError(self.public(path)) from None
             raise
 
-    def touch(self, path: str) -> None:
-        self.fs.pipe_file(path, b"")
-
-    def set_aside(self, path: str, kept: str) -> str:
-        self.copy(path, kept)
-        return path
-
-    def put_back(self, kept: str, path: str) -> None:
-        # Keep the file at ``kept`` until the versions that list the file expire. Another process that is
-        # moving ``path`` to ``kept`` may still have to remove ``path``. Without the file at ``kept``, the
-        # file would then be lost.
-        if not self.has_file(path):
-            self.copy(kept, path)
+    def move(self, source: str, target: str, *, overwrite: bool = True) -> str:
+        if not overwrite and self.has_file(target):
+            raise FileExistsError(self.public(target))
+        self.copy(source, target)
+        return source
 
     def _remove(self, paths: list[str]) -> None:
         # fsspec removes a list of paths in batches, but treats each path of the list as a glob.
@@ -642,8 +588,8 @@ class UploadingStore(Store):
             alone += together
         self.for_each(self.remove_file, alone)
 
-    def list_at_once(self, directory: str = "") -> FoundFiles:
-        return FoundFiles(self, directory)
+    def list_visible(self) -> FoundFiles:
+        return FoundFiles(self)
 
 
 def _temporary_name(path: str) -> str:

@@ -452,7 +452,7 @@ def test_cleanup_moves_files_to_their_paths(place: str) -> None:
     newest = {file.path for file in Snapshot.open(place).files}
     for file in {*Snapshot.open(place, 1).files, *Snapshot.open(place).files}:
         places = store.join(file.path), store.join(f"_tfrecord/kept/{file.path}")
-        store.move_into(*(places if file.path in newest else reversed(places)))
+        store.move(*(places if file.path in newest else reversed(places)))
     assert [rows(place, version=number) for number in (1, 4)] == [[1, 2, 3], [5]]
     assert visible(place) == 2
     assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []

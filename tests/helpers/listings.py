@@ -41,7 +41,7 @@ def noted_listings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         original = getattr(kind, name)
 
         def noting(self: Any, path: str = "", *args: Any, **options: Any) -> Any:
-            directories.append(self.join(path) if name == "files" else path)
+            directories.append(self.join(path) if kind is LocalStore else path)
             return original(self, path, *args, **options)
 
         patched.setattr(kind, name, noting)
@@ -50,7 +50,6 @@ def noted_listings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         note(MemoryFileSystem, "find")
         note(LinkFollowingDisk, "find")
         note(LocalStore, "find_everything")
-        note(LocalStore, "files")
         yield directories
 
 

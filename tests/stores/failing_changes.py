@@ -90,7 +90,7 @@ class FailingChanges(PatternNames):
         store = self.store(place)
         contents = {name: store.fs.cat_file(store.join(f"0/{name}")) for name in self.files(f"{place}/0")}
         for number in count(1):
-            for directory in {name.rpartition("/")[0] for name in contents} if store.stages_files else ():
+            for directory in {name.rpartition("/")[0] for name in contents} if store.can_rename else ():
                 store.fs.makedirs(store.join(f"{number}/{directory}"), exist_ok=True)
             store.fs.pipe({store.join(f"{number}/{name}"): data for name, data in contents.items()})
             yield f"{place}/{number}"

@@ -50,7 +50,7 @@ def create(store: Store, content: bytes, *, name: str = "file", step: int = 1_00
 
 
 def assert_nothing_is_left(past: Store) -> None:
-    assert past.files() == []
+    assert [*past.find_everything()] == []
     assert unfinished_uploads(past) == []
 
 
@@ -99,16 +99,16 @@ def test_every_writer_has_a_part_on_its_way_whatever_others_have(
         linked.link.wait_for(traffic, 1)
         writers[1].start()
         writers[1].join()
-        assert past.files() == [past.join("file1")]
+        assert [*past.find_everything()] == [past.join("file1")]
     writers[0].join()
-    assert past.files() == [past.join(f"file{n}") for n in (0, 1)]
+    assert [*past.find_everything()] == [past.join(f"file{n}") for n in (0, 1)]
 
 
 def test_no_file_is_visible_before_its_last_request(linked: LinkedStore, store: Store, past: Store) -> None:
     seen = []
 
     def look() -> None:
-        seen.append(past.files())
+        seen.append([*past.find_everything()])
 
     for number in range(5):
         linked.link.arm(look, number)
@@ -149,9 +149,9 @@ def test_an_upload_that_is_interrupted_while_it_waits_for_the_store_is_aborted(
     with dask.config.set({"dask-tfrecord.in-flight": 0}), pytest.raises(KeyboardInterrupt):
         create(store, CONTENT)
     assert linked.link.disarm()
-    if number == 4 and past.files():  # the store completed the upload before it was aborted
+    if number == 4 and [*past.find_everything()]:  # the store completed the upload before it was aborted
         assert past.fs.cat_file(past.join("file")) == CONTENT
-        past.remove(past.files())
+        past.remove([*past.find_everything()])
     assert_nothing_is_left(past)
 
 
@@ -183,7 +183,7 @@ def test_an_upload_that_is_open_at_the_exit_of_the_process_does_not_appear(
         check=True,
     )
     assert (done.stdout, done.stderr) == ("open\n", "")
-    assert past.files() == []
+    assert [*past.find_everything()] == []
 
 
 @pytest.mark.parametrize("number", range(5))

@@ -112,7 +112,7 @@ def _write_again(
 ) -> FileEntry:
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
-    attempt = "" if run.store.stages_files else run.begin_attempt()
+    attempt = "" if run.store.can_rename else run.begin_attempt()
     new_paths = named.new_paths(parent_of(sources[0].path), number, count, attempt)
     columns = run.column_files(number, attempt, run.path(""))
     with ExitStack() as stack:

@@ -249,7 +249,7 @@ def remove_unneeded(
     """
     unneeded = unneeded_files(store, listing, before)
     newest = None
-    if store.put_back_leaves_copy:
+    if not store.can_rename:
         newest = Head.read(store, intact=True, reads_files=True).snapshot
     copies = None if newest is None else _second_copies(store, listing, newest, before)
     if not dry_run:

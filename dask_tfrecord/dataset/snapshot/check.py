@@ -255,7 +255,7 @@ def check(store: Store) -> pd.DataFrame:
     """Return the table that `Dataset.check` documents."""
     compared = find_newest_files(store, open_version(store, None))
     uploads = [upload.path for upload in unfinished_uploads(store)]
-    staged = [*compared.unfinished.paths, *store.files(STAGING), *uploads]
+    staged = [*compared.unfinished.paths, *sorted(store.find_everything(STAGING)), *uploads]
     sizes = dict(zip(compared.unfinished.paths, compared.unfinished["bytes"].to_pylist(), strict=True))
     rows = [
         *_problems(store, "missing", compared, compared.is_missing),

@@ -74,7 +74,7 @@ def _above(store: Store, path: str) -> Iterator[str]:
         root = root.rstrip("/")
         if is_hidden(name) and name != METADATA_DIRECTORY:
             return
-        if root or store.has_root_directory:
+        if root or store.can_rename:
             yield root
 
 

@@ -179,7 +179,7 @@ def time_of_store(store: Store) -> datetime:
 def _stray_files(store: Store, listing: FoundFiles) -> list[str]:
     """Return the paths of incomplete files that interrupted writes of this library have left."""
     metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
-    paths = listing.infos if store.leaves_partial_files else listing.below(METADATA_DIRECTORY)
+    paths = listing.infos if store.can_rename else listing.below(METADATA_DIRECTORY)
     stray = []
     for path in paths:
         if temporary := _TEMPORARY_NAME.fullmatch(name_of(path)):

@@ -85,7 +85,7 @@ class WriteRun:
         All files of a run have different names, even in different directories. On a store that cannot stage
         files, each attempt at a task uploads files with other names, so that no upload replaces a file.
         """
-        labels = [] if self.store.stages_files else [attempt[:_ATTEMPT_DIGITS]]
+        labels = [] if self.store.can_rename else [attempt[:_ATTEMPT_DIGITS]]
         labels += [self.label(index)] if self.label else []
         return part_name(
             self.run,
@@ -128,7 +128,7 @@ class WriteRun:
         files from readers.
         """
         attempt = self.begin_attempt()
-        root = self.path(f"{attempt}/" if self.store.stages_files else "")
+        root = self.path(f"{attempt}/" if self.store.can_rename else "")
         is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
         def new_paths(directory: str, number: int) -> tuple[str, str]:
@@ -153,7 +153,7 @@ class WriteRun:
     def begin_attempt(self) -> str:
         """Return the id of a new attempt at a task. On stores that cannot stage files, create its mark."""
         attempt = uuid4().hex
-        if not self.store.stages_files:
+        if not self.store.can_rename:
             self.mark(attempt)
         return attempt
 
@@ -168,7 +168,7 @@ class WriteRun:
         """
         features = columnar_features(self.schema, self.columnar)
         # No attempt may replace the column file of another attempt.
-        unique = 0 if self.store.stages_files else int(attempt, 16) % 10**_ATTEMPT_DIGITS
+        unique = 0 if self.store.can_rename else int(attempt, 16) % 10**_ATTEMPT_DIGITS
         if self.columnar == "auto":
 
             def new_paths(number: int) -> tuple[str, str]:
@@ -182,11 +182,11 @@ class WriteRun:
         return WrittenColumns(features, f"{root}{name}", name)
 
     def _number(self, index: int, unique: int) -> int:
-        return index if self.store.stages_files else index * 10**_ATTEMPT_DIGITS + unique
+        return index if self.store.can_rename else index * 10**_ATTEMPT_DIGITS + unique
 
     def path(self, name: str) -> str:
         """Return the path in the store at which a task creates a file."""
-        return self.staged(name) if self.store.stages_files else self.store.join(name)
+        return self.staged(name) if self.store.can_rename else self.store.join(name)
 
     def new_paths(self, directory: str, index: int, count: int, attempt: str) -> tuple[str, str]:
         """Return the path at which an attempt at a task creates file ``index`` of ``count``, and the file's

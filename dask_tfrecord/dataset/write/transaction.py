@@ -165,7 +165,7 @@ class Transaction:
         if snapshot.run != run.run and self.head.commit_of(run.run) is not None:
             # The version of the run has expired, and later ones may list files that a commit is moving.
             listed |= listed_by(store, versions(store), kept_versions)
-        if store.stages_files:
+        if store.can_rename:
             store.remove(map(store.join, sorted(self._published - listed)))
         else:
             _remove_other_uploads(run, listed)
@@ -183,7 +183,7 @@ class Transaction:
                 return head.version_of(self.store, past)
             # On an object store, the creation of the version and the listing after it suffice for a run that
             # has files: if the directory was replaced, the marks of the run are gone.
-            is_cheap = self.store.stages_files or not len(self.files)
+            is_cheap = self.store.can_rename or not len(self.files)
             if is_cheap and not self._is_read and not self._is_newest():
                 return None
             planned = self._plan()
@@ -215,7 +215,7 @@ class Transaction:
         if operation is None:
             return None
         self._log(3, f"publish {len(files)} files")
-        if self.store.stages_files:
+        if self.store.can_rename:
             publish_files(run, files, self._attempts, self._published)
         elif len(files):
             self._staged = run.staged_names()
@@ -282,7 +282,7 @@ class Transaction:
         self.store.remove(map(self.store.join, names))
 
     def _discard(self) -> None:
-        discard(self.run, sorted(self._published) if self.store.stages_files else listed_paths(self.files))
+        discard(self.run, sorted(self._published) if self.store.can_rename else listed_paths(self.files))
 
     def _log(self, step: int, action: str) -> None:
         logger.info("%s: commit step %d of %d: %s", self.run.title, step, _STEPS, action)
@@ -386,9 +386,9 @@ def abandon(run: WriteRun) -> None:
     store = run.store
     with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         logger.info("%s: remove what the failed write staged", run.title)
-        directory = staged(run.run, "") if store.stages_files else staged(run.run, SPILLS)
+        directory = staged(run.run, "") if store.can_rename else staged(run.run, SPILLS)
         kept = [store.join(staged(run.run, name)) for name in (REPLACED, MOVED)]
-        for path in store.files(directory):
+        for path in store.find_everything(directory):
             if path not in kept:
                 store.remove_file(path)
 
@@ -403,7 +403,7 @@ def discard(run: WriteRun, published: Iterable[str] | None = None) -> None:
     with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
         logger.info("%s: remove what the failed write staged", run.title)
         store.fs.invalidate_cache()
-        paths = filter(run.owns, store.files()) if published is None else map(store.join, published)
+        paths = filter(run.owns, store.find_everything()) if published is None else map(store.join, published)
         store.remove(paths)
         remove_staging(store, run.run)
 
@@ -415,7 +415,7 @@ def discard_uncommitted(run: WriteRun) -> None:
     On object stores, leave uploaded files to `cleanup`, as `abandon` does.
     """
     with suppress(Exception):  # ignore this error, because the caller reports the failure of the write
-        if run.store.stages_files:
+        if run.store.can_rename:
             if Head.read(run.store).commit_of(run.run, run.base) is None:
                 discard(run)
         else:
@@ -438,7 +438,7 @@ def publish_files(run: WriteRun, files: FileList, attempts: Mapping[str, str], p
         target, attempt = store.join(name), attempts.get(name)
         source = run.staged(f"{attempt}/{name}" if attempt else name)
         try:
-            store.publish(source, target)
+            store.move(source, target, overwrite=False)
             published.add(name)
         except FileNotFoundError:
             if not store.fs.exists(target):  # no attempt of this run has moved the file to `target`
@@ -462,7 +462,7 @@ def _remove_other_uploads(run: WriteRun, listed: Collection[str]) -> None:
     """
     store = run.store
     store.fs.invalidate_cache()
-    paths = map(store.relative, store.files())
+    paths = map(store.relative, store.find_everything())
     others = (path for path in paths if path not in listed and not path.startswith(f"{KEPT}/"))
     store.remove(store.join(path) for path in others if run.owns(path))
 
@@ -603,8 +603,11 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
     with suppress(FileNotFoundError):  # the file may have been moved before, perhaps by another process
         if path not in listed:
-            return store.set_aside(place, kept)
-        store.put_back(kept, place)
+            return store.move(place, kept)
+        # A process that is moving the file to `kept` may still remove `place`. On an object store, the copy
+        # at `kept` therefore stays until the versions that list it expire.
+        if store.can_rename or not store.has_file(place):
+            store.move(kept, place)
     return None
 
 

@@ -306,7 +306,7 @@ def stop(fs: Any, work: Callable[[], Any], instant: int, meanwhile: Callable[[],
 
         return wrapped
 
-    of_store = "move_into publish remove remove_file remove_tree create create_exclusively infos info files"
+    of_store = "move remove remove_file remove_tree create create_exclusively infos info find_everything"
     with pytest.MonkeyPatch.context() as patched:
         for owner, names in [(Store, of_store), (type(fs), "exists find pipe_file cat_file ls")]:
             for name in names.split():
