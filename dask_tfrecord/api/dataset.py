@@ -32,10 +32,10 @@ from dask_tfrecord.keywords.foreign_names import Delegate, unknown_attribute
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.keywords.requests import read_request
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.storage.buckets import unfinished_uploads
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.store import Store
+from dask_tfrecord.storage.uploading import unfinished_uploads
 
 # Table formats that `export` refuses, because Dask DataFrames have methods that write them.
 _TABLES = ("csv", "parquet", "json")

@@ -24,7 +24,7 @@ from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.keywords import arguments
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.keywords.requests import keeps_versions
-from dask_tfrecord.storage.buckets import check_bucket
+from dask_tfrecord.storage.uploading import check_bucket
 
 logger = logging.getLogger(__name__)
 

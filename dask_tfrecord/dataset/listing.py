@@ -21,7 +21,6 @@ from dask_tfrecord.dataset.names import STAGING
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
 from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
-from dask_tfrecord.storage.buckets import check_bucket
 from dask_tfrecord.storage.failures import unreachable
 from dask_tfrecord.storage.filesystem import (
     Filesystem,
@@ -43,6 +42,7 @@ from dask_tfrecord.storage.paths import (
 )
 from dask_tfrecord.storage.regular_files import check_loop
 from dask_tfrecord.storage.store import Store
+from dask_tfrecord.storage.uploading import check_bucket
 
 # Maps two kinds of `_Match` to the reason why a path matches no file.
 _NOTHING = {"missing": "no such file or directory", "glob": "no visible file matches the glob"}

@@ -38,8 +38,7 @@ from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.storage.expected_files import rewritten, stamp_of
-from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader
+from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader, rewritten, stamp_of
 from dask_tfrecord.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]

@@ -1,4 +1,4 @@
-"""The files that one listing of a store has found, so that several questions need no further listing."""
+"""List and read the files of a filesystem below a root directory."""
 
 import errno
 import io
@@ -20,7 +20,6 @@ from typing_extensions import Buffer
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.storage.block_cache import BlockCache, CachedFile
 from dask_tfrecord.storage.cached_files import open_cached, read_cached
-from dask_tfrecord.storage.expected_files import ADVICE, ExpectedFile, Version, removed, rewritten
 from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, is_web
 from dask_tfrecord.storage.forked import OfThisProcess
@@ -37,7 +36,17 @@ from dask_tfrecord.storage.range_requests import (
     request_all,
 )
 from dask_tfrecord.storage.read_ahead import ReadAhead, RemoteRange
-from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader, MovedFileReader
+from dask_tfrecord.storage.reader import (
+    ADVICE,
+    Checksum,
+    ChecksumReader,
+    ExpectedFile,
+    FileReader,
+    MovedFileReader,
+    Version,
+    removed,
+    rewritten,
+)
 from dask_tfrecord.storage.regular_files import METADATA_BYTES, too_large
 
 _S = TypeVar("_S")

@@ -18,7 +18,6 @@ from fsspec import AbstractFileSystem
 
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.storage.block_cache import BLOCK_BYTES, BlockCache
-from dask_tfrecord.storage.expected_files import ExpectedFile, rewritten
 from dask_tfrecord.storage.filesystem import Info, is_web
 from dask_tfrecord.storage.forked import in_forked_processes
 from dask_tfrecord.storage.range_requests import (
@@ -31,6 +30,7 @@ from dask_tfrecord.storage.range_requests import (
     request,
     wait,
 )
+from dask_tfrecord.storage.reader import ExpectedFile, rewritten
 
 # The sizes of the first requests of a reader. All later requests have the last size. Each request ends at a
 # multiple of `BLOCK_BYTES`.

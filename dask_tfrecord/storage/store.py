@@ -25,7 +25,6 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.errors import DestinationError, TFRecordError
-from dask_tfrecord.storage.expected_files import ExpectedFile, rewritten
 from dask_tfrecord.storage.failures import is_precondition_failure
 from dask_tfrecord.storage.filesystem import (
     Filesystem,
@@ -40,6 +39,7 @@ from dask_tfrecord.storage.forked import in_forked_processes
 from dask_tfrecord.storage.location import FoundFiles, Location, VisibleFiles
 from dask_tfrecord.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.reader import ExpectedFile, rewritten
 from dask_tfrecord.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.storage.uploading import Uploads
 

@@ -1,7 +1,8 @@
 """Upload files to object stores. Full parts of a file travel at the same time, while the caller writes on.
 
 A file appears when its upload is completed, and an upload that is not completed is aborted. The libraries of
-the stores repeat requests that fail for a passing reason, each part by itself.
+the stores repeat requests that fail for a passing reason, each part by itself. `abort` aborts the uploads
+that other processes left.
 """
 
 import asyncio
@@ -12,13 +13,17 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from threading import Condition
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 from uuid import uuid4
 
 from fsspec import AbstractFileSystem
 
+from dask_tfrecord.errors import NotFoundError
+from dask_tfrecord.storage.filesystem import protocols_of
 from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.location import Location
 from dask_tfrecord.storage.range_requests import REQUEST_BYTES
 from dask_tfrecord.storage.read_ahead import in_flight_bytes
 
@@ -419,3 +424,57 @@ class Uploads:
                 with suppress(Exception):  # the first error matters
                     # A request that was stopped may still create its file, so do not stop it without need.
                     self._finishing.popleft()[0].abort() if is_interrupted else self._wait()
+
+
+def check_bucket(store: Location) -> None:
+    """Raise NotFoundError if the bucket (S3, GCS) or the Azure container of the root does not exist.
+
+    Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect the
+    bucket.
+    """
+    fs, bucket = store.fs, store.root.strip("/").partition("/")[0]
+    is_azure = hasattr(fs, "service_client")
+    try:
+        if is_azure:
+            fs.info(bucket, refresh=True)
+        elif hasattr(fs, "call_s3"):
+            fs.call_s3("head_bucket", Bucket=bucket)
+        elif "gs" in protocols_of(fs):
+            fs.call("GET", f"b/{bucket}")
+    except FileNotFoundError:
+        kind = "container" if is_azure else "bucket"
+        problem = f"{store.public()}: the {kind} {bucket!r} does not exist"
+        raise NotFoundError(problem, "check its name, or create it") from None
+    # A later operation on the bucket either raises the same error, or does not need the missing permission.
+    except Exception:
+        return
+
+
+class Upload(NamedTuple):
+    path: str
+    id: str
+    started: datetime
+
+
+def unfinished_uploads(store: Location) -> list[Upload]:
+    """List the unfinished multipart uploads below the root. Only S3 has multipart uploads."""
+    if not hasattr(store.fs, "call_s3"):
+        return []
+    bucket, _, key = store.join("").partition("/")
+    found: list[Upload] = []
+    page: dict[str, Any] = {"IsTruncated": True}
+    while page.get("IsTruncated"):
+        markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        start = {name: page[last] for name, last in markers.items() if page.get(last)}
+        page = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
+        found += [
+            Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
+            for one in page.get("Uploads", ())
+        ]
+    return found
+
+
+def abort(store: Location, upload: Upload) -> None:
+    bucket, _, key = upload.path.partition("/")
+    with suppress(FileNotFoundError):  # another process may have completed or aborted the upload
+        store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)

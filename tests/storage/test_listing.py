@@ -1,6 +1,6 @@
 """Which files a path means, on a local disk, in memory and over HTTP.
 
-Modules: dataset.listing, storage.paths, storage.buckets, storage.failures, files.file_list,
+Modules: dataset.listing, storage.paths, storage.uploading, storage.failures, files.file_list,
 storage.location.
 """
 

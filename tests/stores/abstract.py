@@ -38,8 +38,8 @@ from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.storage import location
-from dask_tfrecord.storage.buckets import unfinished_uploads
 from dask_tfrecord.storage.store import Store
+from dask_tfrecord.storage.uploading import unfinished_uploads
 
 
 @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")

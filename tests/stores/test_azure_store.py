@@ -19,8 +19,8 @@ from store_link import store_link
 
 from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.listing import list_files
-from dask_tfrecord.storage.expected_files import stamp_of
 from dask_tfrecord.storage.failures import store_failure
+from dask_tfrecord.storage.reader import stamp_of
 from dask_tfrecord.storage.store import Store
 
 

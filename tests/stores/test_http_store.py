@@ -1,6 +1,6 @@
 """Web servers, with and without support for ranges, with and without pages that list directories.
 
-Modules: storage.cached_files, dataset.listing, storage.paths, storage.buckets, storage.failures,
+Modules: storage.cached_files, dataset.listing, storage.paths, storage.uploading, storage.failures,
 storage.reader.
 """
 

@@ -1,6 +1,6 @@
 """The suite of stores on S3: s3fs, a server of moto in this process, and OpenStack Swift with its S3 API.
 
-Modules: storage.store, storage.buckets.
+Modules: storage.store, storage.uploading.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ from dask_tfrecord import TFRecordError, Writer, exists, open_dataset, read_tfre
 from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.orphans import last_modified
-from dask_tfrecord.storage.buckets import unfinished_uploads
 from dask_tfrecord.storage.store import Store
+from dask_tfrecord.storage.uploading import unfinished_uploads
 
 _buckets = count()
 

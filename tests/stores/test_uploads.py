@@ -1,6 +1,6 @@
 """Uploads to S3: their parts travel at the same time, and a file appears as a whole or not at all.
 
-Modules: storage.uploading, storage.buckets, storage.store, files.file_writer.
+Modules: storage.uploading, storage.store, files.file_writer.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from store_link import Kind, Traffic
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.storage import uploading
-from dask_tfrecord.storage.buckets import unfinished_uploads
 from dask_tfrecord.storage.store import Store
+from dask_tfrecord.storage.uploading import unfinished_uploads
 
 PART = uploading.PART_BYTES
 

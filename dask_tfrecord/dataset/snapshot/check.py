@@ -19,9 +19,9 @@ from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_pat
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_list import FileList
-from dask_tfrecord.storage.buckets import unfinished_uploads
 from dask_tfrecord.storage.paths import is_http
 from dask_tfrecord.storage.store import Store
+from dask_tfrecord.storage.uploading import unfinished_uploads
 
 # `open_checked` checks the files of datasets with at most this many files.
 _MOST_CHECKED = 1000

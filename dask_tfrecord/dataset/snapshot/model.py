@@ -38,10 +38,10 @@ from dask_tfrecord.files.entry import COLUMN_FILE, FileEntry
 from dask_tfrecord.files.file_list import FileList, encoded_paths
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.storage.expected_files import stamp_of
 from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import name_of
+from dask_tfrecord.storage.reader import stamp_of
 from dask_tfrecord.storage.store import Store
 
 # `short_list` lists at most this many names.

@@ -21,7 +21,7 @@ from dask_tfrecord.errors import (
     add_snapshot_again,
 )
 from dask_tfrecord.files.entry import is_part
-from dask_tfrecord.storage.expected_files import removed
+from dask_tfrecord.storage.reader import removed
 from dask_tfrecord.storage.store import Store
 
 _Error = TypeVar("_Error", bound=TFRecordError)

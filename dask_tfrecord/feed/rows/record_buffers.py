@@ -27,8 +27,8 @@ from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
 from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.files.window import check_file
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.expected_files import stamp_of
 from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.reader import stamp_of
 from dask_tfrecord.storage.store import Store
 
 # The number of threads that read files when a table is opened.

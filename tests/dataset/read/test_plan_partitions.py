@@ -3,7 +3,7 @@
 Another operation may remove a file between the plan of a read and the read.
 
 Modules: dataset.read.partitions, dataset.read.plan, dataset.read.task, dataset.read.sample, dataset.listing,
-storage.paths, storage.buckets, storage.failures, files.splits.
+storage.paths, storage.uploading, storage.failures, files.splits.
 """
 
 import pickle

@@ -3,7 +3,7 @@
 `verify`: a row for each file with its damage, its drift, and its agreement with the snapshot.
 
 Modules: dataset.rewrite.verify, dataset.rewrite.add_snapshot, dataset.rewrite.versions, dataset.read.sample,
-dataset.listing, storage.paths, storage.buckets, storage.failures.
+dataset.listing, storage.paths, storage.uploading, storage.failures.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """If listings do not show new files yet, no row is lost, because files are asked for by themselves.
 
 Modules: dataset.snapshot.versions, dataset.snapshot.visibility, dataset.listing, storage.paths,
-storage.buckets, storage.failures.
+storage.uploading, storage.failures.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """Files that were rewritten, copied or linked after the snapshot: they raise, or are read as they are now.
 
-Modules: dataset.snapshot.model, storage.expected_files.
+Modules: dataset.snapshot.model, storage.reader.
 """
 
 import os
