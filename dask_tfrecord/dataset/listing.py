@@ -5,6 +5,7 @@ error message.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +25,6 @@ from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
 from dask_tfrecord.storage.failures import unreachable
 from dask_tfrecord.storage.filesystem import (
     Filesystem,
-    is_hidden,
     open_path,
     source_of,
     without_duplicates,
@@ -43,6 +43,10 @@ from dask_tfrecord.storage.paths import (
 from dask_tfrecord.storage.regular_files import check_loop
 from dask_tfrecord.storage.store import Store
 from dask_tfrecord.storage.uploading import check_bucket
+
+# Matches the names of incomplete files and directories that downloads create, for example downloads by
+# TensorFlow Datasets. The name of a partition directory never matches.
+_UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 # Maps two kinds of `_Match` to the reason why a path matches no file.
 _NOTHING = {"missing": "no such file or directory", "glob": "no visible file matches the glob"}
@@ -269,7 +273,7 @@ def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[s
     if isinstance(store, FoundFiles):
         return store.infos
     try:
-        return store.find(store.root, with_hidden=with_hidden)
+        return store.find(store.root, is_hidden, with_hidden=with_hidden)
     except FileNotFoundError:
         return {}
 
@@ -359,8 +363,8 @@ def _glob(store: Store, pattern: str) -> _Match:
     for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
         matches: dict[str, Any] = {}
-        for path, info in store.glob(one).items():
-            matches |= store.find(path) if info["type"] == "directory" else {path: info}
+        for path, info in store.glob(one, is_hidden).items():
+            matches |= store.find(path, is_hidden) if info["type"] == "directory" else {path: info}
         found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
         described |= _described(matches)
     infos = [info for _, info in sorted(without_duplicates(found).items())]
@@ -385,6 +389,17 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
         if not hidden[directory]:
             paths.append(path)
     return paths
+
+
+def is_hidden(name: str) -> bool:
+    """Return True if readers ignore files and directories with this name, as Spark does.
+
+    The name of a partition directory may begin with "_". The names of unfinished versions and files of
+    TensorFlow Datasets are hidden, and so are names that end with ".incomplete".
+    """
+    if "incomplete" in name and _UNFINISHED.fullmatch(name):
+        return True
+    return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 
 def _is_hidden(name: str) -> bool:

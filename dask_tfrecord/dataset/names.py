@@ -44,6 +44,9 @@ COLUMNS = f"{METADATA_DIRECTORY}/columns"
 # The JSON file that lists the paths of all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
+# Matches the names of data files and column files. They contain the random id of a run, and never change.
+CONSTANT_NAME = r"(part-)?[0-9a-f]{32}-\d{5,}[^/]*\.(tfrecord(\.\w+)?|parquet)"
+
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}(-\d{5,})?\.parquet")
 

@@ -27,6 +27,7 @@ from dask.utils import parse_bytes
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType, limit_pool
 from dask_tfrecord.codec.codecs import CODECS, Compression
+from dask_tfrecord.dataset.names import CONSTANT_NAME
 from dask_tfrecord.dataset.read.columns import GivenHive, GivenSchema, Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, TFRecordError, did_you_mean
@@ -481,7 +482,7 @@ def block_cache(cache: Any, cache_bytes: Any) -> BlockCache | None:
     if limit is not None and limit < LEAST_BYTES:
         problem = f"cache_bytes={cache_bytes!r} is less than 1 MiB"
         raise TFRecordError(problem, Remedy("cache_bytes", None, "use three quarters of the free disk"))
-    return BlockCache(os.path.abspath(os.path.expanduser(text)), limit)
+    return BlockCache(os.path.abspath(os.path.expanduser(text)), limit, CONSTANT_NAME)
 
 
 def duration(keyword: str, value: Any) -> timedelta:

@@ -54,10 +54,6 @@ _NAME = re.compile(rf"{_GROUP.pattern}|total|janitor|{re.escape(_TAG)}")
 # Matches the names of blocks and of blocks that are being written. The cache removes nothing else.
 _BLOCK = re.compile(r"[0-9a-f]{32}-\d+(\.writing-[0-9a-f]{16})?")
 
-# The names of the data files and column files of this library contain the random id of their run, and the
-# files never change. All other files are cached only with a stamp.
-_OWN_NAME = re.compile(r"(part-)?[0-9a-f]{32}-\d{5,}[^/]*\.(tfrecord(\.\w+)?|parquet)")
-
 # A block and the number of all bytes end with a CRC-32C.
 _CHECKSUM = struct.Struct("<I")
 _TOTAL = struct.Struct("<Q")
@@ -88,28 +84,30 @@ class BlockCache:
     may use the directory at the same time.
 
     If ``limit`` is None, the blocks take at most three quarters of the bytes that are free when the cache is
-    prepared. Free bytes include those of the blocks.
+    prepared. Free bytes include those of the blocks. Files whose names match ``constant`` never change, so
+    they need no stamp.
     """
 
-    def __init__(self, directory: str, limit: int | None) -> None:
+    def __init__(self, directory: str, limit: int | None, constant: str = "") -> None:
         if fcntl is None:
             raise TFRecordError("cache= needs a POSIX system, because its processes lock files")
         self.directory = directory
         self._given = self._limit = limit
+        self._constant = constant
         self._path = os.path.join(directory, _SUBDIRECTORY)
         self._is_ready = False
         self._paused_until = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The process that unpickles the cache may run on another machine, with another disk and clock.
-        return BlockCache, (self.directory, self._given)
+        return BlockCache, (self.directory, self._given, self._constant)
 
     def key(self, fs: AbstractFileSystem, path: str, size: int | None, stamp: str) -> str | None:
         """Return the name of a file in the cache, or None if a file with this path may change unnoticed.
 
         The name contains only a hash. Credentials do not change it, so a cache survives their renewal.
         """
-        if not stamp and not _OWN_NAME.fullmatch(name_of(path)):
+        if not stamp and not re.fullmatch(self._constant, name_of(path)):
             return None
         place = without_credentials(str(fs.unstrip_protocol(path)))
         identity = repr((place, _public_options(fs), getattr(fs, "account_name", ""), size, stamp))

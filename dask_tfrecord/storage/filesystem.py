@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow.fs as pafs
@@ -29,12 +29,11 @@ from dask_tfrecord.storage.regular_files import check_loop
 
 Info = dict[str, Any]
 
+# Tells from the name of a directory whether readers ignore the files in it.
+Hidden = Callable[[str], bool]
+
 # Error codes for a symbolic link whose target does not exist, or that leads into a loop of links.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-
-# Matches the names of incomplete files and directories that downloads create, for example downloads by
-# TensorFlow Datasets. The name of a partition directory never matches.
-_UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 
 class LinkFollowingDisk(LocalFileSystem):
@@ -42,14 +41,16 @@ class LinkFollowingDisk(LocalFileSystem):
 
     A link to a directory is treated as a directory. A link to one of its own parent directories is not
     followed, because the search would never end. Pipes, sockets and devices are not listed. A broken link is
-    listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
-    contains the visible links to directories that `find` has found.
+    listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. Directories
+    for whose names ``is_hidden`` returns True are not searched. ``links`` contains the visible links to
+    directories that `find` has found.
     """
 
     cachable = False
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, is_hidden: Hidden | None = None) -> None:
+        super().__init__()
+        self._is_hidden = is_hidden or (lambda _: False)
         self.links: list[str] = []
 
     def find(
@@ -118,7 +119,7 @@ class LinkFollowingDisk(LocalFileSystem):
                     linked.append(info)
                     continue
                 yield info
-                if depth != 1 and not is_hidden(name):
+                if depth != 1 and not self._is_hidden(name):
                     yield from self._below(
                         info["name"], info["real"], depth and depth - 1, (*above, info["real"]), seen
                     )
@@ -136,7 +137,7 @@ class LinkFollowingDisk(LocalFileSystem):
         link to the same target with the same partition directories.
         """
         name, real = info["name"], info["real"]
-        if is_hidden(name_of(name)):
+        if self._is_hidden(name_of(name)):
             return
         self.links.append(name)
         leads_back = any(one == real or one.startswith(f"{real.rstrip('/')}/") for one in above)
@@ -167,17 +168,6 @@ def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
             seen.add((real, keys))
             kept[path] = found[path]
     return kept
-
-
-def is_hidden(name: str) -> bool:
-    """Return True if readers ignore files and directories with this name, as Spark does.
-
-    The name of a partition directory may begin with "_". The names of unfinished versions and files of
-    TensorFlow Datasets are hidden, and so are names that end with ".incomplete".
-    """
-    if "incomplete" in name and _UNFINISHED.fullmatch(name):
-        return True
-    return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 
 def _partition_directories(path: str) -> str:

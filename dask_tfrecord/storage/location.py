@@ -21,7 +21,7 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.storage.block_cache import BlockCache, CachedFile
 from dask_tfrecord.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.storage.failures import without_credentials
-from dask_tfrecord.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, is_web
+from dask_tfrecord.storage.filesystem import ArrowFileSystem, Hidden, Info, find_all, glob_all, is_web
 from dask_tfrecord.storage.forked import OfThisProcess
 from dask_tfrecord.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.storage.range_requests import (
@@ -197,11 +197,11 @@ class Location:
             return False
         return True
 
-    def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
+    def find(self, path: str, is_hidden: Hidden, *, with_hidden: bool = False) -> dict[str, Info]:
         """Return a dict that maps the path of each file below a directory to the file's info.
 
-        On a local disk, follow links, and leave out files in hidden directories. On a local disk,
-        ``with_hidden=True`` also returns the directories themselves, including hidden ones.
+        On a local disk, follow links, and leave out files in directories whose names are hidden. On a local
+        disk, ``with_hidden=True`` also returns the directories themselves, including hidden ones.
         """
         return find_all(self.fs, path)
 
@@ -216,7 +216,7 @@ class Location:
         except FileNotFoundError:
             return {}
 
-    def glob(self, pattern: str) -> dict[str, Info]:
+    def glob(self, pattern: str, is_hidden: Hidden) -> dict[str, Info]:
         return glob_all(self.fs, pattern)
 
     # -- Reading ---------------------------------------------------------------------------------------------

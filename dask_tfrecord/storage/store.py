@@ -28,6 +28,7 @@ from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.storage.failures import is_precondition_failure
 from dask_tfrecord.storage.filesystem import (
     Filesystem,
+    Hidden,
     Info,
     LinkFollowingDisk,
     open_path,
@@ -99,8 +100,8 @@ class Store(Location, ABC):
             return UploadingStore(fs, root)
         return (HadoopStore if isinstance(fs, ArrowFSWrapper) else RenamingStore)(fs, root)
 
-    def list_visible(self) -> FoundFiles:
-        """List all files that readers see in one listing."""
+    def list_visible(self, is_hidden: Hidden) -> FoundFiles:
+        """List all files that readers see in one listing, as `find` does."""
         return VisibleFiles(self, self.find_everything())
 
     # -- Writing ---------------------------------------------------------------------------------------------
@@ -413,11 +414,11 @@ class LocalStore(RenamingStore):
             check_loop(error, path)
             raise
 
-    def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
-        return without_duplicates(LinkFollowingDisk().find(path, withdirs=with_hidden, detail=True))
+    def find(self, path: str, is_hidden: Hidden, *, with_hidden: bool = False) -> dict[str, Info]:
+        return without_duplicates(LinkFollowingDisk(is_hidden).find(path, withdirs=with_hidden, detail=True))
 
-    def list_visible(self) -> FoundFiles:
-        disk = LinkFollowingDisk()
+    def list_visible(self, is_hidden: Hidden) -> FoundFiles:
+        disk = LinkFollowingDisk(is_hidden)
         found = disk.find(self.root, withdirs=True, detail=True)
         return VisibleFiles(self, without_duplicates(found), disk.links)
 
@@ -432,8 +433,8 @@ class LocalStore(RenamingStore):
                         found[info["name"]] = info
         return found
 
-    def glob(self, pattern: str) -> dict[str, Info]:
-        return dict(LinkFollowingDisk().glob(pattern, detail=True))
+    def glob(self, pattern: str, is_hidden: Hidden) -> dict[str, Info]:
+        return dict(LinkFollowingDisk(is_hidden).glob(pattern, detail=True))
 
     _is_link = staticmethod(os.path.islink)
 
@@ -588,7 +589,7 @@ class UploadingStore(Store):
             alone += together
         self.for_each(self.remove_file, alone)
 
-    def list_visible(self) -> FoundFiles:
+    def list_visible(self, is_hidden: Hidden) -> FoundFiles:
         return FoundFiles(self)
 
 

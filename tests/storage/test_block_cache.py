@@ -19,6 +19,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
+from dask_tfrecord.keywords.arguments import block_cache
 from dask_tfrecord.storage.block_cache import BLOCK_BYTES, BlockCache
 
 _DAY = 86_400
@@ -110,7 +111,8 @@ def test_a_changed_path_stamp_size_or_endpoint_is_another_file_but_new_credentia
     ],
 )
 def test_without_a_stamp_only_the_files_that_never_change_are_cached(name: str, is_cached: bool) -> None:
-    cache, fs = BlockCache("unused", 1 << 30), MemoryFileSystem()
+    cache, fs = block_cache("unused", None), MemoryFileSystem()
+    assert cache is not None
     assert (cache.key(fs, f"/train/{name}", 1, "") is not None) == is_cached
     assert cache.key(fs, f"/train/{name}", 1, "stamp") is not None
 

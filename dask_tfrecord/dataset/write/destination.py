@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
-from dask_tfrecord.dataset.listing import SIDE_FILES, directories_holding, listing_of
+from dask_tfrecord.dataset.listing import SIDE_FILES, directories_holding, is_hidden, listing_of
 from dask_tfrecord.dataset.names import COLUMNS, EXPORTS, KEPT, METADATA_DIRECTORY, STAGING, exported_files
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits
 from dask_tfrecord.dataset.side_files import first_bytes
@@ -35,7 +35,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.storage.failures import redact_errors, without_credentials
-from dask_tfrecord.storage.filesystem import Filesystem, check_writable, is_hidden
+from dask_tfrecord.storage.filesystem import Filesystem, check_writable
 from dask_tfrecord.storage.location import FoundFiles
 from dask_tfrecord.storage.paths import name_of, path_text
 from dask_tfrecord.storage.store import Store
@@ -271,7 +271,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
         raise DestinationError(
             f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
-    found = store.list_visible()
+    found = store.list_visible(is_hidden)
     files = visible_files(store, newest, found)
     for link in found.links:
         raise DestinationError(
