@@ -202,36 +202,25 @@ _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
 
-def _user_patterns(ends: str) -> list[re.Pattern[str]]:
-    """Return patterns that match the users and passwords in URLs. In each pattern, the first group matches
-    the text before the user, and the second group matches the user and the password.
+def _user_pattern(ends: str) -> re.Pattern[str]:
+    """Return a pattern that matches the user and the password in a URL. The first group matches the text
+    before the user, and the second group matches the user and the password.
 
-    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. The user
-    and the password end at the last `@` in the URL, or, if the text before the first `/` already names a
-    host, at the last `@` in this text. The characters in ``ends`` end a URL.
+    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted, unless the
+    URL also reads as one with a port. The characters in ``ends`` end a URL.
     """
     name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
-    host = rf"(?:\[[^]/?#@{ends}]*\]|{name})"
-    # In `name:12/34@host`, `name` has no dot, so it may be a user, and `12/34` a password.
-    full_host = rf"(?:\[[^]/?#@{ends}]*\]|localhost|{name}\.{name})"
-    patterns = [
-        # AWS keys may contain slashes. A colon marks credentials, because bucket names contain no colon.
-        rf"\b((?:s3a?|gs|gcs)://)(?!arn:)({name}:{rest})@",
-        rf"\b((?:https?|ftps?|webdavs?)://)(?!{host}[/?#]|{full_host}:\d{{0,5}}[/?#])({rest})@",
-        rf"\b((?:sftp|ssh|smb)://)(?!{name}@{host}:\d{{0,5}}[/?#]|{full_host}:\d{{0,5}}[/?#])"
-        rf"({name}(?:@{name})*:{rest})@",
-        # In Azure URLs, the text before `@` is the container, not a user.
-        rf"\b(?!abfss?:|wasbs?:|s3a?:|gs:|gcs:|https?:|ftps?:|webdavs?:)([a-z][a-z0-9+.-]{{0,15}}://)"
-        rf"(?:(?!(?:{name}@)?{host}:\d{{0,5}}[/?#]))({name}(?:@{name})*:{rest})@",
-        rf"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]{{0,15}}://)([^/?#{ends}]*)@",
-        rf"\b([a-z][a-z0-9+.-]{{0,15}}:///+)([^/?#{ends}]*:[^/?#{ends}]*)@",
-    ]
-    return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+    host_with_port = rf"(?:{name}@)?(?:\[[^]/?#@{ends}]*\]|{name}):\d{{0,5}}[/?#]"
+    # In Azure URLs, the text before `@` is the container, not a user. Names of buckets contain no colon, but
+    # ARNs do.
+    scheme = r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]{0,15}://"
+    with_password = rf"/*)((?!arn:|{host_with_port}){name}(?:@{name})*:{rest})@"
+    return re.compile(rf"{scheme}{with_password}|{scheme})([^/?#{ends}]*)@", re.IGNORECASE)
 
 
 # The patterns for a URL within a text, and for a text that consists of a URL.
-_USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
-_USER_OF_URL = _user_patterns("\n")
+_USER_IN_TEXT = _user_pattern(r"\s'\"<>")
+_USER_OF_URL = _user_pattern("\n")
 
 # Matches a URL with a query parameter whose name marks a secret.
 _QUERY = re.compile(
@@ -248,9 +237,7 @@ def without_credentials(text: str) -> str:
     """Return a text whose URLs have no user, no password and no query with a secret parameter."""
     if "://" not in text:  # most texts contain no URL, and this test is much faster than the patterns
         return text
-    for pattern in _USERS_IN_TEXT:
-        text = pattern.sub(r"\1", text)
-    return _QUERY.sub(r"\1", text)
+    return _QUERY.sub(r"\1", _USER_IN_TEXT.sub(r"\1\3", text))
 
 
 def secrets_of(*places: Any) -> frozenset[str]:
@@ -299,10 +286,9 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path and the endpoint, and says what to check.
-    An exception that contains a secret is replaced by an exception without the secret. The replacement has no
-    cause and no context. If the class of the exception is built-in or belongs to this library, the
-    replacement has the same class, and otherwise the nearest built-in base class. If that class is unsuitable
-    (such as Exception), the replacement is a TFRecordError.
+    An exception that contains a secret is replaced by an exception without the secret, cause and context. The
+    replacement of an OSError has its built-in class, and all other exceptions of other libraries become
+    TFRecordErrors.
     """
 
     @wraps(function)
@@ -382,8 +368,8 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     for url in re.split("::(?=[A-Za-z])", text):
         if "://" not in url:
             continue
-        found = next(filter(None, (pattern.match(url) for pattern in _USER_OF_URL)), None)
-        user = found[2] if found else ""
+        found = _USER_OF_URL.match(url)
+        user = (found[2] or found[4] or "") if found else ""
         is_web = url.lower().startswith(("http:", "https:"))
         # A user name without a password is not secret, but in an HTTP URL the user name may be a token.
         if ":" in user or is_web:
@@ -439,19 +425,11 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
         return error.replaced(**{name: clean(value) for name, value in error.fields().items()})
     if isinstance(error, NotFoundError):
         return NotFoundError(clean(error.problem), clean(error.advice), clean(error.calls))
-    kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
     text = clean(str(error))
-    if kind not in (Exception, BaseException):
-        try:
-            if isinstance(error, OSError) and error.errno is not None:
-                rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
-            else:
-                rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # the constructor of `kind` takes other arguments, so return a TFRecordError
-            pass
-        else:
-            if not _shows(rebuilt, secrets):
-                return rebuilt
+    if isinstance(error, OSError):
+        kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
+        named = (error.errno, clean(error.strerror), clean(error.filename))
+        return kind(text) if error.errno is None else kind(*named)
     return TFRecordError(f"{type(error).__name__}: {text}")
 
 
