@@ -173,7 +173,7 @@ def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_i
     """The reason why `to_tfrecord` refuses to overwrite what is read."""
     monkeypatch.setattr("dask_tfrecord.collection.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(written).assign(m=1), written, overwrite=True, compute=False)
-    with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
+    with pytest.raises(FileNotFoundError, match="was removed after it was listed"):
         _after_losing_the_result(lazy, mortals)
     assert sorted(read_tfrecord(written)["n"].compute(scheduler="sync")) == list(range(20))
 

@@ -213,7 +213,7 @@ def test_a_path_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> None:
         for change, *arguments in [
             (store.remove, [path]),
             (store.remove_file, path),
-            (store.touch, path),
+            (store.write_file, path, b""),
             (store.move, path, inside),
             (store.move, inside, path),
             (store.copy, path, inside),

@@ -71,8 +71,7 @@ def export(store: Store, format: Format) -> list[str]:
         names = [*texts]
         record_exports(store, names)
         for name, text in texts.items():
-            with store.create(store.join(name)) as file:
-                file.write(text.encode())
+            store.write_file(store.join(name), text.encode())
     return [store.public(store.join(name)) for name in names]
 
 

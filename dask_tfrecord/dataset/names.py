@@ -102,8 +102,7 @@ def exported_files(store: Store) -> list[str]:
 
 def record_exports(store: Store, paths: Sequence[str]) -> None:
     known = dict.fromkeys([*stored_paths(store, EXPORTS), *paths])
-    with store.create(store.join(EXPORTS)) as file:
-        file.write(json.dumps(list(known)).encode())
+    store.write_file(store.join(EXPORTS), json.dumps(list(known)).encode())
 
 
 def _is_file_path(value: object) -> bool:

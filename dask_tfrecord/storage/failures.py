@@ -427,7 +427,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
         return NotFoundError(clean(error.problem), clean(error.advice), clean(error.calls))
     text = clean(str(error))
     if isinstance(error, OSError):
-        kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
+        kind: type[OSError] = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
         named = (error.errno, clean(error.strerror), clean(error.filename))
         return kind(text) if error.errno is None else kind(*named)
     return TFRecordError(f"{type(error).__name__}: {text}")

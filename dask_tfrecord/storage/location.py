@@ -71,7 +71,7 @@ class Location:
     version: Version | None = None
     # A cache of fsspec on top of ``fs``. Only the content of data files and column files comes from it.
     cache: AbstractFileSystem | None = None
-    # A cache on a local disk of the blocks that the feeds read.
+    # A cache of blocks on a local disk.
     block_cache: BlockCache | None = field(default=None, compare=False)
     # The requests for files that are opened next, in the ``with`` block of `reading_ahead`.
     ahead: ReadAhead | None = field(default=None, compare=False)
@@ -109,7 +109,7 @@ class Location:
         return path[len(self.join("")) :]
 
     def listed_name(self, path: str) -> str:
-        """Convert a full path to the form of snapshots: relative to the root, without percent-encoding."""
+        """Convert a full path to the form of file lists: relative to the root, without percent-encoding."""
         return unquoted_path(path).removeprefix(unquoted_path(self.join("")))
 
     def public(self, path: str | None = None) -> str:
@@ -269,7 +269,7 @@ class Location:
         """Return the error for a file that should have ``size`` bytes. ``now`` describes its current size."""
         if self.version is not None:
             return self.version.resized(self, path, size, now)
-        problem = f"the file had {size:,} bytes when the dataset was listed and has {now} now"
+        problem = f"the file had {size:,} bytes when it was listed and has {now} now"
         return FileChangedError(problem, ADVICE, path=self.public(path))
 
     def _open(

@@ -50,12 +50,12 @@ def stamp_of(info: dict[str, Any]) -> str:
 
 
 def removed(path: str, why: str = "") -> FileRemovedError:
-    problem = f"the file was removed after the dataset was listed{why}"
+    problem = f"the file was removed after it was listed{why}"
     return FileRemovedError(problem, "read the dataset again", path=path)
 
 
 def rewritten(path: str) -> FileChangedError:
-    return FileChangedError("the file was rewritten since the dataset was listed", ADVICE, path=path)
+    return FileChangedError("the file was rewritten since it was listed", ADVICE, path=path)
 
 
 class Version(Protocol):

@@ -198,13 +198,10 @@ class Store(Location, ABC):
     @abstractmethod
     def _create_exclusively(self, path: str, data: bytes) -> None: ...
 
-    def touch(self, path: str) -> None:
-        """Create an empty file. Replace an existing file or link at the path.
-
-        Emptying an existing file would be wrong, because the file may have a hard link outside of the root.
-        """
-        with self.create(path, durable=False):
-            pass
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Create a file with the content ``data``, as `create` does."""
+        with self.create(path, durable=durable) as file:
+            file.write(data)
 
     @abstractmethod
     def move(self, source: str, target: str, *, overwrite: bool = True) -> str | None:

@@ -265,7 +265,7 @@ def test_a_dataset_that_is_overwritten_between_epochs_raises(tmp_path: Path) -> 
     elements = tensorflow_dataset(tmp_path / "d", 1)
     assert len(list(elements)) == 2
     to_tfrecord(dd.from_dict({"x": [3, 4, 5]}, npartitions=1), tmp_path / "d", overwrite=True)
-    with pytest.raises(tf.errors.OpError, match="removed after the dataset was listed"):
+    with pytest.raises(tf.errors.OpError, match="removed after it was listed"):
         list(elements)
 
 

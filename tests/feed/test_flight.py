@@ -89,5 +89,5 @@ def test_a_dataset_that_was_overwritten_makes_the_client_raise(written: Path, tm
         info = client.get_flight_info(PATH)
         to_tfrecord(pa.table({"id": [1]}), path, overwrite=True)
         # The class depends on whether the read fails before or while the stream runs.
-        with pytest.raises((OSError, pa.ArrowException), match="removed after the dataset was listed"):
+        with pytest.raises((OSError, pa.ArrowException), match="removed after it was listed"):
             client.do_get(info.endpoints[0].ticket).read_all()

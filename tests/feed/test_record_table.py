@@ -165,7 +165,7 @@ def test_a_file_that_was_removed_raises(frame: pd.DataFrame, tmp_path: Path) -> 
     table = RecordTable(tmp_path / "d")
     dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", overwrite=True, lossy="allow")
     for key in (0, [0, 1]):
-        why = r"removed after the dataset was listed, because .* read the dataset again"
+        why = r"removed after it was listed, because .* read the dataset again"
         with pytest.raises(FileNotFoundError, match=why):
             table[key]
 

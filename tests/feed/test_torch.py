@@ -301,7 +301,7 @@ def test_a_dataset_that_was_overwritten_between_epochs_raises(tmp_path: Path, wo
     dask_tfrecord.to_tfrecord(pa.table({"id": [3]}), tmp_path, append=True)
     assert ids(loader) == [1, 2]
     dask_tfrecord.to_tfrecord(pa.table({"id": [3]}), tmp_path, overwrite=True)
-    with pytest.raises(FileNotFoundError, match="removed after the dataset was listed"):
+    with pytest.raises(FileNotFoundError, match="removed after it was listed"):
         ids(loader)
 
 

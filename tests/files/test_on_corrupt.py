@@ -43,7 +43,7 @@ def test_wrong_values_and_changed_files_are_no_damage(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="feature 'n'"):
         ddf.compute()
     path.write_bytes(framed_number(1))
-    with pytest.raises(FileChangedError, match=r"data\.tfrecord.*when the dataset was listed"):
+    with pytest.raises(FileChangedError, match=r"data\.tfrecord.*when it was listed"):
         ddf.compute()
 
 

@@ -130,7 +130,7 @@ def test_changed_sources_are_never_copied(tmp_path: Path, compression: Compressi
         assert raised.value.path == str(path)
     for data in (good[:-1], good + b"\0"):
         path.write_bytes(data)
-        with pytest.raises(FileChangedError, match="bytes when the dataset was listed"):
+        with pytest.raises(FileChangedError, match="bytes when it was listed"):
             spliced(tmp_path, sources, compression)
     path.unlink()
     with pytest.raises(FileNotFoundError):

@@ -156,7 +156,7 @@ class ChangedFiles:
         planned = self.planned(place)
         change(place, "compact", self.options, keep_versions=False)
         for name, read in planned.items():
-            with pytest.raises(FileChangedError, match="was removed after the dataset was listed") as caught:
+            with pytest.raises(FileChangedError, match="was removed after it was listed") as caught:
                 read()
             assert isinstance(caught.value, FileNotFoundError), name
 

@@ -166,7 +166,7 @@ def time_of_store(store: Store) -> datetime:
     """
     path = store.join(f"{METADATA_DIRECTORY}/.clock.{uuid4().hex}")
     try:
-        store.touch(path)
+        store.write_file(path, b"", durable=False)
         return last_modified(store, [path])
     except OSError as error:
         if not is_full(error) or not (numbers := versions(store)):

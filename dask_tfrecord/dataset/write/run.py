@@ -200,7 +200,7 @@ class WriteRun:
         """Create an empty file in the staging directory of the run, so that readers ignore the files of the
         run.
         """
-        self.store.touch(self.staged(name))
+        self.store.write_file(self.staged(name), b"", durable=False)
 
     def staged_names(self) -> set[str]:
         """Return the names in the staging directory of the run, such as the marks of attempts."""

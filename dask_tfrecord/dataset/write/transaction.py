@@ -524,8 +524,7 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
     """
     for name, paths in ((REPLACED, removed), (MOVED, kept)):
         if paths:
-            with store.create(store.join(staged(run, name))) as file:
-                file.write(json.dumps(paths).encode())
+            store.write_file(store.join(staged(run, name)), json.dumps(paths).encode())
 
 
 def remove_replaced(
@@ -564,7 +563,7 @@ def close_run(store: Store, run: str, change: Change | None = None, names: Colle
     """
     try:
         if change is None or (change.snapshot.number == 1 and change.snapshot.mode != "add_snapshot"):
-            store.touch(store.join(SUCCESS))
+            store.write_file(store.join(SUCCESS), b"", durable=False)
     except OSError as error:
         if not is_full(error):  # the marker is for other tools, and a full disk needs the space
             raise

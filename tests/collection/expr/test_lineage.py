@@ -115,7 +115,7 @@ def test_a_task_that_runs_again_after_the_overwrite_of_its_input_cannot_read_it(
     lazy = to_tfrecord(read_tfrecord(tmp_path), tmp_path, overwrite=True, compute=False)
     lazy.compute()
     assert values(str(tmp_path)) == [1]
-    with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
+    with pytest.raises(FileNotFoundError, match="was removed after it was listed"):
         lazy.compute()
     assert values(str(tmp_path)) == [1]
 
