@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from threading import Lock
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,7 +31,7 @@ from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.storage.failures import hide, secrets_of
-from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.forked import fork_safe_locks
 from dask_tfrecord.storage.range_requests import ByteRange
 from dask_tfrecord.storage.reader import PartialFile
 from dask_tfrecord.storage.store import Store
@@ -77,13 +76,7 @@ _MOST_READERS = 64
 
 
 # Threads that need the same footer wait until one of them has read it.
-_LOADING = [Lock() for _ in range(64)]
-
-
-# In a forked process, no thread would release a lock that a thread of the parent held.
-@in_forked_processes
-def _renew_locks() -> None:
-    _LOADING[:] = [Lock() for _ in _LOADING]
+_LOADING = fork_safe_locks(64)
 
 
 class _DataFile(NamedTuple):

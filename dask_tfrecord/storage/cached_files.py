@@ -15,21 +15,14 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.forked import fork_safe_locks
 from dask_tfrecord.storage.range_requests import ByteRange
 
 logger = logging.getLogger(__name__)
 
 # A cache must not be asked for one file by several threads at once: one of them would get a file that
 # another thread is still downloading. The lock of a path is chosen by the hash of the path.
-_LOCKS = [RLock() for _ in range(64)]
-
-
-# In a forked process, no thread would release a lock that a thread of the parent held.
-@in_forked_processes
-def _renew_locks() -> None:
-    _LOCKS[:] = [RLock() for _ in _LOCKS]
-
+_LOCKS = fork_safe_locks(64)
 
 # The caches that store single blocks accept only one block size for each file.
 _BLOCK_BYTES = 1 << 20

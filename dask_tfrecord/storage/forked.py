@@ -5,6 +5,7 @@ connections of the parent do not work.
 import os
 import pickle
 from collections.abc import Callable
+from threading import RLock
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -17,6 +18,17 @@ def in_forked_processes(renew: Callable[[], None]) -> Callable[[], None]:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)
     return renew
+
+
+def fork_safe_locks(count: int) -> list[Any]:
+    """Return locks that a forked process renews, because no thread there would release them."""
+    locks = [RLock() for _ in range(count)]
+
+    @in_forked_processes
+    def renew() -> None:
+        locks[:] = [RLock() for _ in locks]
+
+    return locks
 
 
 def _is_of_another_process(fs: Any) -> bool:

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
 from random import uniform
-from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ from fsspec import AbstractFileSystem
 from typing_extensions import Buffer
 
 from dask_tfrecord.storage.block_cache import BlockCache, CachedRange
-from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.forked import fork_safe_locks
 
 _T = TypeVar("_T")
 
@@ -110,14 +109,7 @@ class _ShortAnswerError(ConnectionError):
 
 
 # Guards the counts, which are changed by the event loop and by the threads that read.
-_COUNTING = Lock()
-
-
-@in_forked_processes
-def _renew_lock() -> None:
-    """Renew the lock in a forked process, because another thread may have held it at the fork."""
-    global _COUNTING
-    _COUNTING = Lock()
+_COUNTING = fork_safe_locks(1)
 
 
 @dataclass
@@ -135,7 +127,7 @@ class RequestCounts:
 
     def add(self, **more: int) -> None:
         """Add numbers to the counts with these names."""
-        with _COUNTING:
+        with _COUNTING[0]:
             for name, number in more.items():
                 setattr(self, name, getattr(self, name) + number)
 

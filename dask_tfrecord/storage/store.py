@@ -15,7 +15,6 @@ from functools import reduce
 from glob import has_magic
 from itertools import groupby
 from operator import and_, attrgetter
-from threading import Lock
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from dask_tfrecord.storage.filesystem import (
     source_of,
     without_duplicates,
 )
-from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.forked import fork_safe_locks
 from dask_tfrecord.storage.location import FoundFiles, Location, VisibleFiles
 from dask_tfrecord.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.storage.range_requests import ByteRange
@@ -54,14 +53,7 @@ _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", 
 _ATTEMPTS = 100
 
 # A thread holds this lock while it checks that a file does not exist, and then creates the file by a rename.
-_CREATION = Lock()
-
-
-@in_forked_processes
-def _renew_lock() -> None:
-    """Renew the lock in a forked process, because another thread may have held it at the fork."""
-    global _CREATION
-    _CREATION = Lock()
+_CREATION = fork_safe_locks(1)
 
 
 class Store(Location, ABC):
@@ -323,7 +315,7 @@ class RenamingStore(Store):
 
     def _move_exclusively(self, source: str, target: str) -> None:
         if not self._move_new(source, target):
-            with _CREATION:
+            with _CREATION[0]:
                 if self.fs.exists(target):
                     raise FileExistsError(self.public(target))
                 self._move(source, target)
