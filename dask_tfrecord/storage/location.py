@@ -262,10 +262,10 @@ class Location:
         return FileReader(io.BytesIO(stored), expected, start, stop)
 
     def _expected(self, path: str, size: int | None, stamp: str, *, whole: bool) -> ExpectedFile:
-        resized = partial(self.resized, path, size or 0)
+        resized = partial(self._resized, path, size or 0)
         return ExpectedFile(self.public(path), size, stamp, whole, partial(self._info, path), resized)
 
-    def resized(self, path: str, size: int, now: str) -> FileChangedError:
+    def _resized(self, path: str, size: int, now: str) -> FileChangedError:
         """Return the error for a file that should have ``size`` bytes. ``now`` describes its current size."""
         if self.version is not None:
             return self.version.resized(self, path, size, now)
@@ -474,8 +474,11 @@ class Location:
         except Exception as error:  # obstore has no ranges that count from the end of a file
             return [error] * len(paths)
 
-    def map_file(self, path: str) -> pa.Buffer | None:
-        """Map a file from a listing into memory. Return None if the file is not on a local disk."""
+    def map_file(self, path: str, size: int | None) -> pa.Buffer | None:
+        """Map a file from a listing into memory. Return None if the file is not on a local disk.
+
+        Raise FileChangedError if the file does not have a known ``size``.
+        """
         return None
 
     def with_current_path(self, path: str, read: Callable[[str], _T]) -> _T:

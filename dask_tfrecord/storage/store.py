@@ -506,12 +506,15 @@ class LocalStore(RenamingStore):
 
         return [*map(read, paths)] if self._is_plain else super().read_ends(paths, count)
 
-    def map_file(self, path: str) -> pa.Buffer:
+    def map_file(self, path: str, size: int | None) -> pa.Buffer:
         def read(at: str) -> pa.Buffer:
             os.close(open_regular(at))
             return pa.memory_map(at).read_buffer()
 
-        return self.with_current_path(path, read)
+        mapped = self.with_current_path(path, read)
+        if size not in (None, mapped.size):
+            raise self._resized(path, size or 0, f"{mapped.size:,}")
+        return mapped
 
     def _info(self, path: str | int) -> Info:
         status = os.stat(path)

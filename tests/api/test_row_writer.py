@@ -630,7 +630,7 @@ def test_no_file_of_a_failed_commit_is_seen_after_the_retry(
         writer.write(keyed(b=[5, 6], c=[7]))
     store = Store.at(place)
     listed = {file.path for file in Snapshot.open(place).files}
-    assert {name for name in map(store.relative, store.files()) if "part-" in name} == listed
+    assert {name for name in map(store.relative, store.find_everything()) if "part-" in name} == listed
     assert sorted(values(place)) == [*range(8)]
 
 

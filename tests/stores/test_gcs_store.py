@@ -94,4 +94,4 @@ class TestGCSStore(RemoteSuite):
             store.create(store.join("large")) as file,
         ):
             file.write(bytes(2 * uploading.PART_BYTES + 1))
-        assert store.files() == []
+        assert store.find_everything() == {}

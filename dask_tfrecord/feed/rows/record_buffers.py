@@ -104,8 +104,8 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
         The value None means that the split is read as a block.
         """
-        store = dataset.store
-        mapped = _map(store, group[0].file)
+        store, file = dataset.store, group[0].file
+        mapped = store.map_file(file.path, file.size)
         data = memoryview(mapped or b"")
         if dataset.options.compression not in ("infer", None) or detect(bytes(data[:HEADER_BYTES])):
             return [None] * len(group)
@@ -123,14 +123,6 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
         for first, found in zip(firsts, pool.map(find, groups), strict=True):
             units += map(Unit, range(first, first + len(found)), found)
     return units
-
-
-def _map(store: Store, file: FileInfo) -> pa.Buffer | None:
-    """Map a local file into memory. Raise FileChangedError if its size is not the expected size."""
-    mapped = store.map_file(file.path)
-    if mapped is not None and file.size not in (None, mapped.size):
-        raise store.resized(file.path, file.size or 0, f"{mapped.size:,}")
-    return mapped
 
 
 def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
@@ -424,7 +416,7 @@ class RecordBuffers:
         if offsets is None:
             return None
         file = self._splits[unit].file
-        if file.path not in self._maps and (new := _map(store, file)) is not None:
+        if file.path not in self._maps and (new := store.map_file(file.path, file.size)) is not None:
             self._maps.setdefault(file.path, new)
         mapped = self._maps.get(file.path)
         if mapped is None:
