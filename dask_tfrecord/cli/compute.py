@@ -31,8 +31,8 @@ def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None
 @contextmanager
 def computing(title: str) -> Iterator[None]:
     """Apply the options for Dask in the ``with`` block. On a terminal, show ``title`` or a progress bar."""
-    settings = {**click.get_current_context().meta[_SETTINGS]}
-    scheduler = settings.pop("scheduler")
+    settings = {"threads": None, **click.get_current_context().meta.get(_SETTINGS, {})}
+    scheduler = settings.pop("scheduler", None)
     local = [name for name, value in settings.items() if value is not None]
     if scheduler and local:
         name = local[0].replace("_", "-")

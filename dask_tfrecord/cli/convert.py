@@ -275,9 +275,7 @@ def write_other(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any
     return list_files(path, storage_options)
 
 
-# Reads detect the codec of TFRecord files, so --compression sets only the codec of DST.
-_READ = [option for option in options.READ if option.name != "compression"]
-_READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
+_READ = [*options.READ, *options.of(dask_tfrecord.read_tfrecord, "blocksize")]
 _WRITE = [
     *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle", "seed"),
     *("npartitions", "lossy", "columnar", "write_id"),
@@ -287,7 +285,7 @@ _WRITE = [
 @options.command(
     "convert",
     options.several("source", "SRC..."),
-    click.Argument(["target"], metavar="DST", callback=options.noted),
+    click.Argument(["target"], metavar="DST", callback=options.noted, type=options.LOCAL),
     click.Option(
         ["--from", "source_format"],
         type=click.Choice(FORMATS),
@@ -321,6 +319,12 @@ _WRITE = [
     click.Option(["--dry-run"], is_flag=True, help="Print the plan, and write nothing."),
     options.JSON,
     *options.COMPUTING,
+    examples=[
+        "rides.csv rides --null NA --partition-on city",
+        "today.parquet rides --append",
+        """rides rides.parquet --where "city == 'Bern'" --columns city,fare""",
+        "'old/*.tfrecord' rides --overwrite --compression zstd --dry-run",
+    ],
 )
 def convert_command(
     source: str | list[str],
@@ -447,7 +451,12 @@ _PATIENCE = 3.0
 
 
 @options.command(
-    "export", options.PATH, *options.of(dask_tfrecord.Dataset.export, "format"), *options.STORE, options.JSON
+    "export",
+    options.PATH,
+    *options.of(dask_tfrecord.Dataset.export, "format"),
+    *options.STORE,
+    options.JSON,
+    examples=["images --format tfds"],
 )
 def export_command(path: str, as_json: bool, **how: Any) -> None:
     files = options.opened(path, how).export(**how)
@@ -458,52 +467,47 @@ def export_command(path: str, as_json: bool, **how: Any) -> None:
     "serve",
     options.PATH,
     click.Option(
-        ["--protocol"],
-        type=click.Choice(["stream", "flight"]),
-        default="stream",
-        show_default=True,
-        help="stream: Arrow IPC streams, for TensorFlow I/O and others. flight: Arrow Flight.",
-    ),
-    click.Option(
         ["--to", "address"],
         metavar="ADDRESS",
-        help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with "
-        "--protocol flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
+        default="tcp://127.0.0.1:0",
+        show_default=True,
+        help="Where clients connect. tcp://127.0.0.1:9000 or unix:///tmp/train.sock: Arrow IPC streams, for "
+        "TensorFlow I/O and others. grpc://127.0.0.1:9000: Arrow Flight. Port 0 is any free port. Nothing is "
+        "encrypted.",
     ),
     *options.of(dask_tfrecord.feed.iter_batches, "batch_size", "shuffle", "seed"),
     click.Option(
-        ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with flight."
+        ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with grpc."
     ),
     *options.READ,
+    examples=["images --columns image,label", "images --shuffle --to unix:///tmp/train.sock"],
 )
-def serve_command(
-    path: str, protocol: str, address: str | None = None, passes: int | None = None, **how: Any
-) -> None:
+def serve_command(path: str, address: str, passes: int | None = None, **how: Any) -> None:
     """The server runs until the command is interrupted. The command prints the address of the server, and
     then code for a client.
     """
-    if protocol == "flight":
+    if address.startswith("grpc"):
         if passes is not None:
-            raise click.UsageError("--passes is for --protocol stream")
+            raise click.UsageError("--passes is for the addresses tcp:// and unix://")
         _serve_flight(path, address, how)
     else:
         _serve_stream(path, address, passes, how)
 
 
-def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[str, Any]) -> None:
+def _serve_stream(path: str, address: str, passes: int | None, how: dict[str, Any]) -> None:
     from dask_tfrecord.feed import stream
 
-    with stream.serve(path, address or "tcp://127.0.0.1:0", **how) as server:
+    with stream.serve(path, address, **how) as server:
         output.print_lines([*server.endpoints, *server.client_code().split("\n")])
         server.wait(passes)
         if server.errors:
             raise server.errors[0]
 
 
-def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
+def _serve_flight(path: str, address: str, how: dict[str, Any]) -> None:
     from dask_tfrecord.feed import flight  # some builds of pyarrow do not include Flight
 
-    server = flight.serve(path, address or "grpc://127.0.0.1:0", **how)
+    server = flight.serve(path, address, **how)
     try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])

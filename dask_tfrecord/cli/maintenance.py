@@ -27,7 +27,7 @@ _SPLIT = (
 _PROBLEMS = ("missing", "resized", "unlisted", "unfinished")
 
 
-@options.command("check", options.PATH, *options.STORE, options.JSON)
+@options.command("check", options.PATH, *options.STORE, options.JSON, examples=["rides"])
 def check_command(path: str, as_json: bool, **how: Any) -> None:
     """The command lists the files once and opens none of them. The exit code is 3 if a file is missing,
     resized or not listed by the snapshot, and otherwise 0. Files of unfinished writes are printed, but do not
@@ -62,6 +62,7 @@ def _difference(file: dict[str, Any]) -> str:
     *options.of(dask_tfrecord.read_tfrecord, "record_type", "storage_options"),
     options.JSON,
     *options.COMPUTING,
+    examples=["rides", "'old/*.tfrecord' --json"],
 )
 def verify_command(path: Any, as_json: bool, **how: Any) -> None:
     """Besides damage, the report lists files that differ from the snapshot, and features that do not fit
@@ -126,6 +127,7 @@ def _totals(done: Commit) -> dict[str, Any]:
     *options.STORE,
     options.JSON,
     *options.COMPUTING,
+    examples=["old", "old --type hour=int8 --type 'tags=list<string>'"],
 )
 def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
     """The command reads all files of the directory. After the command, reads of the directory need no
@@ -146,7 +148,14 @@ def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
         output.print_table(["column", "type", "feature"], rows, cut="type")
 
 
-@options.command("cleanup", options.PATH, *options.of(Dataset.cleanup), *options.STORE, options.JSON)
+@options.command(
+    "cleanup",
+    options.PATH,
+    *options.of(Dataset.cleanup),
+    *options.STORE,
+    options.JSON,
+    examples=['rides --older-than "12 hours" --dry-run'],
+)
 def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
     """If the client of a write is killed, files of the interrupted write remain. Files that a snapshot lists,
     and files that other tools wrote, are kept.
@@ -156,7 +165,7 @@ def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any)
     output.print_result({"removed": removed, "dry_run": dry_run}, lines, as_json)
 
 
-@options.command("history", options.PATH, *options.STORE, options.JSON)
+@options.command("history", options.PATH, *options.STORE, options.JSON, examples=["rides"])
 def history_command(path: str, as_json: bool, **how: Any) -> None:
     """Other commands can read any listed version with the option --version."""
     dataset = dask_tfrecord.open_dataset(path, **how)
@@ -169,7 +178,14 @@ def history_command(path: str, as_json: bool, **how: Any) -> None:
         output.print_lines([f"{dataset.kept_bytes:,} bytes are kept for earlier versions, until expire"])
 
 
-@options.command("repair", options.PATH, *options.of(Dataset.repair), *options.STORE, options.JSON)
+@options.command(
+    "repair",
+    options.PATH,
+    *options.of(Dataset.repair),
+    *options.STORE,
+    options.JSON,
+    examples=["rides --dry-run", "rides"],
+)
 def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
     """If files were removed by means other than this library, reads raise an error. Put the files back, or
     run the command to commit a version without the files.
@@ -191,6 +207,7 @@ def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) 
     *options.STORE,
     options.JSON,
     *options.COMPUTING,
+    examples=["rides", 'rides --target-bytes "256 MiB" --where "day >= \'2024-01-31\'"'],
 )
 def compact_command(path: str, as_json: bool, **how: Any) -> None:
     """The stored bytes of the files are copied and verified, but not decoded. The rows keep their order. With
@@ -209,6 +226,7 @@ def compact_command(path: str, as_json: bool, **how: Any) -> None:
     click.Option(["--yes", "-y"], is_flag=True, help="Delete without asking."),
     options.JSON,
     *options.COMPUTING,
+    examples=['rides --where "fare < 0" --dry-run', "rides --where \"day < '2024-01-31'\" --yes"],
 )
 def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, **how: Any) -> None:
     """The command deletes exactly the rows that meet the condition. The command counts the matching rows, and
@@ -257,6 +275,7 @@ def _confirm(planned: Commit, keeps_versions: bool) -> None:
     click.Argument(["version"], type=click.IntRange(1)),
     *options.STORE,
     options.JSON,
+    examples=["rides 3"],
 )
 def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
     """The command `history` lists the versions. No data file is read or written. All versions after the
@@ -266,7 +285,14 @@ def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
     output.print_totals(_totals(done), as_json)
 
 
-@options.command("expire", options.PATH, *options.of(Dataset.expire), *options.STORE, options.JSON)
+@options.command(
+    "expire",
+    options.PATH,
+    *options.of(Dataset.expire),
+    *options.STORE,
+    options.JSON,
+    examples=["rides --versions 10", 'rides --older-than "30 days"'],
+)
 def expire_command(path: str, as_json: bool, **how: Any) -> None:
     """If both --versions and --older-than are passed, a version is kept if either option keeps it. Expired
     versions can no longer be read. The files of expired versions are removed by the first expire or cleanup

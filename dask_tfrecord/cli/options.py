@@ -329,9 +329,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 # other section lists.
 _SECTIONS = {
     "Options": (),
-    "Rows and columns": (
-        *("columns", "filters", "split", "version", "include_path_column", "include_offset_column"),
-    ),
+    "Rows and columns": (*("columns", "filters", "split", "version", "include_offset_column"),),
     "Types": (
         *("schema", "schema_of", "record_type", "labels", "hive", "use_snapshot"),
         *("infer", "extra", "max_features"),
@@ -344,6 +342,16 @@ _SECTIONS = {
     "Computation": ("blocksize", "scheduler", "workers", "threads", "memory_limit"),
 }
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
+
+# Only ``--help-all`` shows these options, and those of the sections "Damage" and "Computation".
+_RARE = frozenset(
+    (
+        *("hive", "use_snapshot", "labels", "record_type", "extra", "infer", "max_features", "schema_of"),
+        *("include_offset_column", "columnar", "colocate", "seed", "schema_change", "keep_versions"),
+        *("write_id", "grace", *_SECTIONS["Damage"], *_SECTIONS["Computation"]),
+    )
+)
+_ALL_OPTIONS = "dask_tfrecord.all_options"
 
 
 # Maps option names of other tools, and names that users guess, to options of `dask-tfrecord`. An error
@@ -368,8 +376,27 @@ _OTHER_NAMES = {
 }
 
 
+def _show_all_options(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL_OPTIONS] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_options,
+    help="Show this message with all options, also the rare ones, and exit.",
+)
+
+
 class _Command(click.Command):
-    """A subcommand whose help shows the options in sections."""
+    """A subcommand whose help shows the options in sections, and then examples."""
+
+    examples: Sequence[str] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -396,12 +423,16 @@ class _Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
         for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
+            is_shown = param.name not in _RARE or _ALL_OPTIONS in ctx.meta
+            if isinstance(param, click.Option) and is_shown and (row := param.get_help_record(ctx)):
                 rows[_SECTION_OF.get(param.name or "", "Options")].append(row)
         for section, listed in rows.items():
             if listed:
                 with formatter.section(section):
                     formatter.write_dl(listed)
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"  dask-tfrecord {self.name} {example}\n")
 
 
 def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
@@ -477,6 +508,10 @@ def _help_text(text: str, whole: bool) -> str:
     return text[:1].upper() + text[1:].replace("`", "")
 
 
+# Shells complete the paths of files for this type. The type refuses no path.
+LOCAL = click.Path(readable=False)
+
+
 def opened(path: Any, how: dict[str, Any], *names: str) -> dask_tfrecord.Dataset:
     """Remove the storage options and the keywords ``names`` from ``how``, and open a dataset with them."""
     given = {name: how.pop(name) for name in ("storage_options", *names) if name in how}
@@ -484,12 +519,14 @@ def opened(path: Any, how: dict[str, Any], *names: str) -> dask_tfrecord.Dataset
 
 
 def several(name: str, metavar: str) -> click.Argument:
-    return click.Argument([name], nargs=-1, required=True, metavar=metavar, callback=noted)
+    return click.Argument([name], nargs=-1, required=True, metavar=metavar, callback=noted, type=LOCAL)
 
 
 PATHS = several("path", "PATH...")
-PATH = click.Argument(["path"], callback=noted)
-READ = of(dask_tfrecord.read_tfrecord, *keywords_of(dask_tfrecord.open_dataset))
+PATH = click.Argument(["path"], callback=noted, type=LOCAL)
+# A codec is detected, so no command has an option for the codec of the files that it reads.
+_READ_KEYWORDS = [name for name in keywords_of(dask_tfrecord.open_dataset) if name != "compression"]
+READ = of(dask_tfrecord.read_tfrecord, *_READ_KEYWORDS)
 STORE = of(dask_tfrecord.read_tfrecord, "storage_options")
 
 
@@ -514,10 +551,13 @@ COMPUTING = [
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
 
-def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
+def command(
+    name: str, *params: click.Parameter, examples: Sequence[str]
+) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that turns a function into a subcommand.
 
-    The function receives the passed options as keyword arguments.
+    The function receives the passed options as keyword arguments. ``examples`` are the arguments of commands
+    that the help shows.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
@@ -533,7 +573,10 @@ def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]
             return function(**given)
 
         text = f"{COMMANDS[name][1]}\n\n{inspect.getdoc(function) or ''}"
-        return _Command(name, params=list(params), callback=run, help=text)
+        shown = [*params, _HELP_ALL] if any(param.name in _RARE for param in params) else [*params]
+        found = _Command(name, params=shown, callback=run, help=text)
+        found.examples = examples
+        return found
 
     return decorate
 

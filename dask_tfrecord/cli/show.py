@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import dask_tfrecord
-from dask_tfrecord import Dataset
+from dask_tfrecord import Dataset, SchemaError
 from dask_tfrecord.api.export import metadata_schema
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
@@ -260,7 +260,14 @@ def _rows(default: int, text: str) -> click.Option:
     )
 
 
-@options.command("head", options.PATHS, _rows(10, "Number of rows."), *options.READ, options.JSON)
+@options.command(
+    "head",
+    options.PATHS,
+    _rows(10, "Number of rows."),
+    *options.READ,
+    options.JSON,
+    examples=["rides -n 3 --columns city,fare", "s3://bucket/rides --storage-options anon=true"],
+)
 def head_command(path: Any, rows: int, as_json: bool, **read: Any) -> None:
     """The rows are printed as a table on a terminal, and as JSON lines elsewhere. The command reads only the
     start of the first file. If the types are not known, the command also samples other files.
@@ -280,7 +287,14 @@ def _print_explanation(ddf: Any, as_json: bool) -> None:
     output.print_result(explanation.to_dict(), repr(explanation).splitlines(), as_json)
 
 
-@options.command("cat", options.PATHS, *options.READ, _explain, options.JSON)
+@options.command(
+    "cat",
+    options.PATHS,
+    *options.READ,
+    _explain,
+    options.JSON,
+    examples=["rides --where \"city == 'Bern' and fare > 10\"", "'train-*.tfrecord' --columns label"],
+)
 def cat_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
     """The rows are printed as tables on a terminal, and as JSON lines elsewhere. The command needs only a few
     MiB of memory, whatever the size of the dataset.
@@ -300,7 +314,15 @@ def _print_rows(table: pa.Table, as_json: bool) -> None:
         output.print_frame(table.slice(start, _PAGE))
 
 
-@options.command("count", options.PATHS, *options.READ, _explain, options.JSON, *options.COMPUTING)
+@options.command(
+    "count",
+    options.PATHS,
+    *options.READ,
+    _explain,
+    options.JSON,
+    *options.COMPUTING,
+    examples=["rides", 'rides --where "fare is None" --explain', "rides --version 3"],
+)
 def count_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
     """If the dataset has a snapshot and --where is not passed, no data file is read."""
     if explain:
@@ -322,7 +344,9 @@ _as = click.Option(
 )
 
 
-@options.command("schema", options.PATHS, _as, *options.READ, options.JSON)
+@options.command(
+    "schema", options.PATHS, _as, *options.READ, options.JSON, examples=["rides", "rides --as python"]
+)
 def schema_command(path: Any, form: str, as_json: bool, **read: Any) -> None:
     if form == "arrow":
         schema = dask_tfrecord.open_dataset(path, **read).schema
@@ -358,12 +382,61 @@ _plot = click.Option(
 )
 
 
-@options.command("describe", options.PATHS, _rows(5, "Rows to show."), _plot, *options.READ, options.JSON)
-def describe_command(path: Any, rows: int, as_json: bool, plot: str | None = None, **read: Any) -> None:
+_values = click.Option(
+    ["--values"],
+    metavar="COLUMN",
+    help="Instead, print the values of a column, and how many rows have each of them, the most frequent "
+    "first. Of lists, each value is counted, and an empty list is counted as null.",
+)
+# A table of values has at most this many lines.
+_MOST_VALUES = 100
+
+
+def _print_values(path: Any, name: str, read: dict[str, Any], as_json: bool) -> None:
+    with computing("Counting values"):
+        ddf = dask_tfrecord.read_tfrecord(path, dtype_backend="pyarrow", **read)
+        if name not in ddf.columns:
+            raise SchemaError(f"no column is named {name!r}; there are {', '.join(ddf.columns)}")
+        column = ddf[name]
+        while pa.types.is_list(getattr(column.dtype, "pyarrow_dtype", pa.null())):
+            column = column.explode()
+        counts = column.value_counts(dropna=False).compute().sort_index()
+        counts = counts.sort_values(ascending=False, kind="stable")
+    values = pa.array(counts.index, from_pandas=True)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    pairs = [*zip(values.to_pylist(), counts.tolist(), strict=True)]
+    total = max(1, sum(counts))
+    if as_json:
+        found = [{"value": value, "count": count} for value, count in pairs]
+        output.print_json({"column": name, "values": found})
+        return
+    lines = [(_shown(value) or "null", f"{count:,}", f"{count / total:.2%}") for value, count in pairs]
+    output.print_table([name, "count", "share"], lines[:_MOST_VALUES], numbers=["count", "share"], cut=name)
+    if (more := len(lines) - _MOST_VALUES) > 0:
+        output.print_lines([f"{counted(more, 'more value')}, which --json shows"])
+
+
+@options.command(
+    "describe",
+    options.PATHS,
+    _rows(5, "Rows to show."),
+    _values,
+    _plot,
+    *options.READ,
+    options.JSON,
+    examples=["rides", "rides -n 0 --json", "images --values label", "images --plot images.png"],
+)
+def describe_command(
+    path: Any, rows: int, as_json: bool, plot: str | None = None, values: str | None = None, **read: Any
+) -> None:
     """The printed numbers come from the snapshot, so the command reads only a few MiB. Without a snapshot,
     the number of rows, the null counts and the value ranges are not known. To get the number of rows, run the
     command `count`. The command `add-snapshot` stores row counts, null counts and value ranges in a snapshot.
     """
+    if values is not None:
+        _print_values(path, values, read, as_json)
+        return
     dataset = dask_tfrecord.open_dataset(path, **read)
     table = dataset.head(rows)
     if plot is not None:

@@ -21,6 +21,7 @@ import dask.dataframe as dd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from conftest import Run
 
@@ -37,16 +38,42 @@ def _python(code: str, *, arguments: Sequence[str] = (), **settings: Any) -> sub
     return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
-def test_help_imports_neither_the_package_nor_what_it_needs() -> None:
+COMPLETE = {"_DASK_TFRECORD_COMPLETE": "bash_complete", "COMP_WORDS": "dask-tfrecord ", "COMP_CWORD": "1"}
+
+
+@pytest.mark.parametrize(("environment", "shown"), [({}, "  {} "), (COMPLETE, "plain,{}\n")])
+def test_help_and_completion_import_neither_the_package_nor_what_it_needs(
+    environment: dict[str, str], shown: str
+) -> None:
     heavy = {"dask_tfrecord", "dask.dataframe", "pandas", "pyarrow", "numpy", "fsspec", "rich", "distributed"}
     code = (
         "import sys; from dask_tfrecord_launcher import main\n"
-        "try: main(['--help'])\n"
+        "try: main(['--help'], prog_name='dask-tfrecord')\n"
         f"finally: print(sorted({heavy!r} & set(sys.modules)))"
     )
-    output = _python(code).stdout
+    output = _python(code, env={**os.environ, **environment}).stdout
     assert output.endswith("[]\n")
-    assert all(f"  {name} " in output for name in COMMANDS)
+    assert [name for name in COMMANDS if shown.format(name) not in output] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "incomplete", "expected"),
+    [
+        ("", "he", ["head"]),
+        ("nothing", "", []),
+        ("head", "--on", ["--on-corrupt"]),
+        ("head a -n 1 -n 2 --on-corrupt", "sk", ["skip"]),
+        ("head --help-all", "--js", ["--json"]),
+        ("convert a", "rid", ["rid"]),
+    ],
+)
+def test_a_shell_completes_commands_options_choices_and_paths(
+    line: str, incomplete: str, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ShellComplete(main, {}, "dask-tfrecord", "").get_completions(line.split(), incomplete)
+    assert [item.value for item in found] == expected
+    assert {item.type for item in found} <= {"file" if incomplete == "rid" else "plain"}
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -57,6 +84,26 @@ def test_the_list_of_commands_shows_the_first_line_of_each_help(name: str) -> No
     assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == COMMANDS[name][1]
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert [one.name for one in options if not one.help] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_in_a_help_are_valid_and_use_only_options_that_it_shows(run: Run, name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    shown, examples = run(name, "--help").stdout.split("Examples:\n")
+    lines = [shlex.split(line) for line in examples.splitlines()]
+    assert lines
+    for program, subcommand, *arguments in lines:
+        assert (program, subcommand) == ("dask-tfrecord", name)
+        command.make_context(name, arguments)
+        assert [text for text in arguments if text.startswith("-") and text not in shown] == []
+
+
+def test_the_help_leaves_out_rare_options_and_says_how_to_see_them(run: Run) -> None:
+    usual, every = run("head", "--help").stdout, run("head", "--help-all").stdout
+    assert ("--help-all" in usual, "Damage:" in usual, "Damage:" in every) == (True, False, True)
+    assert {*re.findall(r"^  (--[\w-]+)", usual, re.M)} < {*re.findall(r"^  (--[\w-]+)", every, re.M)}
+    assert "--help-all" not in run("restore", "--help").stdout
 
 
 def test_an_error_is_one_line_on_stderr_also_below_dasks_own_group(run: Run, people: Path) -> None:

@@ -156,7 +156,7 @@ def test_serve_prints_its_address_and_ends_after_the_passes(quick: Path, people:
 )
 def test_serve_runs_until_an_interrupt(tmp_path: Path, rows: int, errors: str) -> None:
     dask_tfrecord.to_tfrecord(pa.table({"x": [bytes(1 << 20)] * rows}), tmp_path / "rows")
-    command = [SCRIPT, "serve", tmp_path / "rows", "--protocol", "flight", "--batch-size", 1]
+    command = [SCRIPT, "serve", tmp_path / "rows", "--to", "grpc://127.0.0.1:0", "--batch-size", 1]
     with serving(*command) as (server, address), flight.connect(address) as client:
         info = client.get_flight_info(flight.FlightDescriptor.for_path("rows"))
         stream = client.do_get(info.endpoints[0].ticket)

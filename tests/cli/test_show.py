@@ -105,6 +105,24 @@ def test_inspect_describes_the_snapshot(run: Run, people: Path, tmp_path: Path) 
     assert (column["min"], column["max"], column["nulls"]) == (None, None, 0)
 
 
+def test_describe_counts_the_values_of_a_column(run: Run, tmp_path: Path) -> None:
+    table = {"label": ["cat", "dog", None, "cat"], "tags": [["b"], [], ["b", "a"], ["b"]], "k": [2, 1, 1, 1]}
+    dask_tfrecord.to_tfrecord(pa.table(table), tmp_path / "images", partition_on="k")
+    lines = run("describe", tmp_path / "images", "--values", "label").stdout.splitlines()
+    assert [line.split() for line in lines[:2]] == [["label", "count", "share"], ["cat", "2", "50.00%"]]
+    for name, where, expected in [
+        ("label", "k > 0", [("cat", 2), ("dog", 1), (None, 1)]),
+        ("tags", "k > 0", [("a", 1), ("b", 3), (None, 1)]),
+        ("k", "label == 'cat'", [(1, 1), (2, 1)]),
+    ]:
+        command = ("describe", tmp_path / "images", "--values", name, "--where", where, "--json")
+        found = [tuple(one.values()) for one in json.loads(run(*command).stdout)["values"]]
+        assert [count for _, count in found] == sorted((count for _, count in found), reverse=True)
+        assert sorted(found, key=str) == sorted(expected, key=str)
+    error = run("describe", tmp_path / "images", "--values", "lable", code=1).stderr
+    assert "no column is named 'lable'; there are label, tags, k" in error
+
+
 def test_inspect_without_a_snapshot_shows_what_is_not_known(run: Run, people: Path) -> None:
     file = next(people.glob("part-*"))
     described = json.loads(run("describe", file, "--json", "-n", 0).stdout)

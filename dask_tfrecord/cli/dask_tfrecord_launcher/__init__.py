@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 # Maps each subcommand to a module and to the first line of the subcommand's help text. The help text of
 # `dask-tfrecord` lists the subcommands in this order.
@@ -78,9 +79,14 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        items = (CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items())
+        found = [item for item in items if item.value.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             near = get_close_matches(name, COMMANDS)
             found = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else near or list(COMMANDS)
             start = "did you mean" if len(found) < len(COMMANDS) else "there are"
@@ -114,8 +120,11 @@ class LazyGroup(click.Group):
 def refuse_repeated(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
     """Raise UsageError if an option with one value is passed twice. click would use only the last value.
 
-    If an option such as --help is passed, which replaces the command, nothing is refused.
+    If an option such as --help is passed, which replaces the command, nothing is refused. A shell that
+    completes a command line is refused nothing either.
     """
+    if ctx.resilient_parsing:
+        return
     _, _, given = command.make_parser(ctx).parse_args([*args])
     counts = Counter(param for param in given if isinstance(param, click.Option))
     if any(param.is_eager for param in counts):
