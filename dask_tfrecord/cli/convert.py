@@ -1,13 +1,10 @@
-"""Implement the commands `convert`, `export` and `serve`, which exchange data with other tools.
+"""Implement the command `convert`.
 
-`convert` reads and writes Parquet, CSV and JSON lines with Dask's own readers and writers.
+The command reads and writes Parquet, CSV and JSON lines with Dask's own readers and writers.
 """
 
 import errno
-import os
 import re
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -17,6 +14,7 @@ from typing import Any, Literal, get_args
 import click
 import dask
 import dask.dataframe as dd
+import fsspec
 import pandas as pd
 import pyarrow as pa
 from fsspec.core import url_to_fs
@@ -110,7 +108,7 @@ def open_source(
             # With the default dtype backend, integer columns with nulls would become float columns.
             ddf = dd.read_parquet(paths, index=index, dtype_backend="pyarrow", **shared)
         elif format == "csv":
-            ddf = _read_csv(
+            ddf = dd.read_csv(
                 list(files),
                 blocksize=None,  # a CSV block might end at a line break inside a quoted value
                 sample=_SAMPLE_BYTES,
@@ -136,49 +134,30 @@ def open_source(
     return ddf if columns is None else ddf[columns]
 
 
-def _read_csv(files: Sequence[str], **how: Any) -> dd.DataFrame:
-    try:
-        return dd.read_csv(files, **how)
-    except pd.errors.EmptyDataError:
-        raise _no_columns(files, "csv") from None
-
-
-_SAMPLE_ROWS = 1000
-
-
 def warn_of_times(
     ddf: dd.DataFrame, file: str, nulls: tuple[str, ...], given: Any, storage_options: dict[str, Any] | None
 ) -> None:
-    """Warn of text columns that contain only dates or times, judging by the first rows of a CSV file.
+    """Warn of text columns that contain only dates or times, judging by the start of a CSV file.
 
     ``given`` contains the types of columns that the user has named. These columns cause no warning.
     """
     names = [name for name, type_ in types_of(ddf).items() if pa.types.is_string(type_) and name not in given]
-    if not names:
-        return
-    sample = pd.read_csv(
-        file,
-        usecols=names,
-        nrows=_SAMPLE_ROWS,
-        dtype=pd.ArrowDtype(pa.string()),
-        na_values=["", *nulls],
-        keep_default_na=False,
-        storage_options=storage_options or None,
+    convert = arrow_csv.ConvertOptions(
+        null_values=["", *nulls],
+        strings_can_be_null=True,
+        include_columns=names,
+        include_missing_columns=True,  # pandas renames columns whose name occurs twice
     )
-    found = {name: _time_type(sample[name].array.__arrow_array__()) for name in names}
-    types = {name: type_ for name, type_ in found.items() if type_ is not None}
+    parse = arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
+    with fsspec.open(file, compression="infer", **(storage_options or {})) as data:
+        # Arrow infers the types from the first block.
+        block = arrow_csv.ReadOptions(block_size=_SAMPLE_BYTES)
+        inferred = arrow_csv.open_csv(data, block, parse, convert).schema
+    types = {name: inferred.field(name).type for name in names}
+    types = {name: type_ for name, type_ in types.items() if pa.types.is_temporal(type_)}
     if types:
-        columns = ", ".join(map(repr, types))
-        problem = f"the dates and times in {columns} stay text"
+        problem = f"the dates and times in {', '.join(map(repr, types))} stay text"
         warnings.warn(RemedyWarning(problem, [Remedy("schema", types, "convert them")]), stacklevel=2)
-
-
-def _time_type(texts: pa.ChunkedArray) -> pa.DataType | None:
-    """Return the type that Arrow's CSV reader infers for texts, if it is a type of dates or times."""
-    file = pa.BufferOutputStream()
-    arrow_csv.write_csv(pa.table({"": texts.drop_null()}), file)
-    type_ = arrow_csv.read_csv(pa.BufferReader(file.getvalue())).schema.types[0]
-    return type_ if pa.types.is_temporal(type_) else None
 
 
 def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
@@ -376,7 +355,10 @@ def convert_command(
     start = time.perf_counter()
     # Planning alone may run computations that infer column types from rows, or find record offsets in a file.
     with computing("Converting"):
-        ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
+        try:
+            ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
+        except pd.errors.EmptyDataError:
+            raise _no_columns(sources, format) from None
         if not len(ddf.columns):
             raise _no_columns(sources, format)
         if to != "tfrecord":
@@ -442,91 +424,3 @@ def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float)
         "rows_per_second": round(rows / seconds),
         "bytes_per_second": round(size / seconds),
     }
-
-
-# -- Exports and servers -------------------------------------------------------------------------------------
-
-# How many seconds a Flight server waits for its clients after an interrupt.
-_PATIENCE = 3.0
-
-
-@options.command(
-    "export",
-    options.PATH,
-    *options.of(dask_tfrecord.Dataset.export, "format"),
-    *options.STORE,
-    options.JSON,
-    examples=["images --format tfds"],
-)
-def export_command(path: str, as_json: bool, **how: Any) -> None:
-    files = options.opened(path, how).export(**how)
-    output.print_result({"files": files}, files, as_json)
-
-
-@options.command(
-    "serve",
-    options.PATH,
-    click.Option(
-        ["--to", "address"],
-        metavar="ADDRESS",
-        default="tcp://127.0.0.1:0",
-        show_default=True,
-        help="Where clients connect. tcp://127.0.0.1:9000 or unix:///tmp/train.sock: Arrow IPC streams, for "
-        "TensorFlow I/O and others. grpc://127.0.0.1:9000: Arrow Flight. Port 0 is any free port. Nothing is "
-        "encrypted.",
-    ),
-    *options.of(dask_tfrecord.feed.iter_batches, "batch_size", "shuffle", "seed"),
-    click.Option(
-        ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with grpc."
-    ),
-    *options.READ,
-    examples=["images --columns image,label", "images --shuffle --to unix:///tmp/train.sock"],
-)
-def serve_command(path: str, address: str, passes: int | None = None, **how: Any) -> None:
-    """The server runs until the command is interrupted. The command prints the address of the server, and
-    then code for a client.
-    """
-    if address.startswith("grpc"):
-        if passes is not None:
-            raise click.UsageError("--passes is for the addresses tcp:// and unix://")
-        _serve_flight(path, address, how)
-    else:
-        _serve_stream(path, address, passes, how)
-
-
-def _serve_stream(path: str, address: str, passes: int | None, how: dict[str, Any]) -> None:
-    from dask_tfrecord.feed import stream
-
-    with stream.serve(path, address, **how) as server:
-        output.print_lines([*server.endpoints, *server.client_code().split("\n")])
-        server.wait(passes)
-        if server.errors:
-            raise server.errors[0]
-
-
-def _serve_flight(path: str, address: str, how: dict[str, Any]) -> None:
-    from dask_tfrecord.feed import flight  # some builds of pyarrow do not include Flight
-
-    server = flight.serve(path, address, **how)
-    try:
-        code = f"pyarrow.flight.connect({server.location!r})"
-        output.print_lines([server.location, code])
-        # Wait in a loop that Ctrl+C interrupts. The method `wait` of the server ignores Ctrl+C. A wait
-        # without a time limit would miss a Ctrl+C that comes just before the wait.
-        while not threading.Event().wait(1):
-            pass
-    finally:
-        _close_flight(server)
-
-
-def _close_flight(server: Any) -> None:
-    """Close the server.
-
-    If a client does not read its stream, end the process, because pyarrow cannot end the stream.
-    """
-    closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
-    closing.start()
-    closing.join(_PATIENCE)
-    if closing.is_alive():
-        click.echo("Interrupted. A client has not read its stream to the end.", err=True)
-        os._exit(128 + signal.SIGINT)  # every interrupted command exits with this code

@@ -1,5 +1,5 @@
 """Implement the commands that list, check, verify or remove versions and files of a dataset, and the commands
-that commit a version without adding rows.
+that commit a version without adding rows or describe a dataset to another library.
 """
 
 import json
@@ -308,3 +308,16 @@ def expire_command(path: str, as_json: bool, **how: Any) -> None:
     if expired and any(digit in grace for digit in "123456789") and not as_json:
         note = f"the first expire or cleanup after {grace} removes the files that only these versions need"
         output.print_lines([note])
+
+
+@options.command(
+    "export",
+    options.PATH,
+    *options.of(Dataset.export, "format"),
+    *options.STORE,
+    options.JSON,
+    examples=["images --format tfds"],
+)
+def export_command(path: str, as_json: bool, **how: Any) -> None:
+    files = options.opened(path, how).export(**how)
+    output.print_result({"files": files}, files, as_json)

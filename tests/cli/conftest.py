@@ -40,7 +40,7 @@ def run() -> Run:
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A script `dask-tfrecord` that starts quickly, because it runs in a fork of one process."""
     script = tmp_path_factory.mktemp("commands") / "dask-tfrecord"
-    imported = (f"dask_tfrecord.cli.{name}" for name in ("convert", "maintenance", "show"))
+    imported = (f"dask_tfrecord.cli.{name}" for name in ("convert", "maintenance", "serve", "show"))
     with quick_command(script, "dask_tfrecord_launcher", *imported):
         yield script
 

@@ -1,6 +1,6 @@
 """`check`, `verify`, `index`, `cleanup`, `export` and `serve`.
 
-Modules: cli.maintenance, cli.convert.
+Modules: cli.maintenance, cli.serve.
 """
 
 import json

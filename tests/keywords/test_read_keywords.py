@@ -25,7 +25,7 @@ from surfaces import READERS
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, to_tfrecord
-from dask_tfrecord.cli import convert, failures, maintenance, show
+from dask_tfrecord.cli import convert, failures, maintenance, serve, show
 from dask_tfrecord.errors import Remedy
 from dask_tfrecord.keywords.arguments import CollectionKeywords, ReadKeywords, ReadOptionKeywords
 
@@ -197,7 +197,7 @@ READING = {
     "count": (show.count_command, []),
     "convert": (convert.convert_command, ["out.jsonl"]),
 }
-OTHERS = [show.schema_command, convert.serve_command]
+OTHERS = [show.schema_command, serve.serve_command]
 NO_OPTION = [  # cases with a value that the command line cannot express
     lambda read: isinstance(read.get("filters"), pc.Expression),
     lambda read: isinstance(read.get("hive"), dict),
@@ -254,7 +254,6 @@ def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
     for command in (*(command for command, _ in READING.values()), *OTHERS):
         assert keywords <= {option.name for option in command.params}, command.name
     for name in ("verify", "add_snapshot", "cleanup", "export"):
-        module = convert if name == "export" else maintenance
-        options = {option.name for option in getattr(module, f"{name}_command").params}
+        options = {option.name for option in getattr(maintenance, f"{name}_command").params}
         parameters = inspect.signature(getattr(operations, name)).parameters
         assert {*parameters} - {"filesystem"} <= options

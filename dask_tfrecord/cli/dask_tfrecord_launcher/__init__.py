@@ -39,8 +39,8 @@ COMMANDS = {
     "expire": ("maintenance", "Expire old versions, and remove the files that only they need."),
     "cleanup": ("maintenance", "Remove the files of interrupted writes."),
     "convert": ("convert", "Convert between TFRecord, Parquet, CSV and JSON lines."),
-    "export": ("convert", "Describe a dataset to another library, by files beside the data."),
-    "serve": ("convert", "Serve the rows to other processes as Arrow streams."),
+    "export": ("maintenance", "Describe a dataset to another library, by files beside the data."),
+    "serve": ("serve", "Serve the rows to other processes as Arrow streams."),
 }
 
 # Maps command names of other tools to the subcommands that an error message suggests.
