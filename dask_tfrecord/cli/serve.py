@@ -31,7 +31,7 @@ _PATIENCE = 3.0
         ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with grpc."
     ),
     *options.READ,
-    examples=["images --columns image,label", "images --shuffle --to unix:///tmp/train.sock"],
+    examples=["images --columns image,label", "images --shuffle buffer --to unix:///tmp/train.sock"],
 )
 def serve_command(path: str, address: str, passes: int | None = None, **how: Any) -> None:
     """The server runs until the command is interrupted. The command prints the address of the server, and

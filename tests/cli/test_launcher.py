@@ -60,7 +60,7 @@ def test_help_and_completion_import_neither_the_package_nor_what_it_needs(
     ("line", "incomplete", "expected"),
     [
         ("", "he", ["head"]),
-        ("nothing", "", []),
+        ("nothing", "", [*COMMANDS]),
         ("head", "--on", ["--on-corrupt"]),
         ("head a -n 1 -n 2 --on-corrupt", "sk", ["skip"]),
         ("head --help-all", "--js", ["--json"]),
