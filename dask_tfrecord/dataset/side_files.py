@@ -45,10 +45,6 @@ _SIDE_NAME = re.compile(
     r"|readme|licen[cs]e|changelog|citation|notice|authors|build|makefile|dockerfile|checkpoint|.*sums?"
 )
 
-# The kinds of files without a suffix. A number at the end of a name, as in "part-00000", marks a data file.
-_NUMBERED = "a number"
-_WORD = "a word"
-
 # The first bytes of at most this many files are read at the same time, of each kind, and in total.
 _THREADS = 16
 _MOST_OF_KIND = 64
@@ -72,23 +68,22 @@ def data_only(
 ) -> FileList:
     """Return a file list without the files that are not TFRecord files.
 
-    A file is left out if no data file has its suffix, and its first bytes are no record. A file without a
-    suffix is left out only if its first bytes are those of another known format, and if no such file is a
-    data file, except a file with a name such as README. If the list contains no data file, only files whose
-    names and first bytes both show another format are left out, and at least one file is kept.
+    All files with the same suffix are kept or left out together, and so are all files without a suffix,
+    except those with a name such as README. Files with a suffix are left out if their first bytes are no
+    record, files without a suffix only if their first bytes are those of another known format. If the list
+    contains no data file, only files whose names and first bytes both show another format are left out, and
+    at least one file is kept.
 
     ``data`` contains paths of known data files that are not in ``files``. ``keep`` contains paths of files
     that must not be left out.
     """
     paths = files.paths
     kinds = [_kind(path) for path in paths]
-    data_kinds = {kind for kind in {*kinds} if kind == _NUMBERED or _DATA_SUFFIX.fullmatch(kind)}
+    data_kinds = {kind for kind in {*kinds} if _DATA_SUFFIX.fullmatch(kind)}
     if data_kinds.issuperset(kinds):
         return files
-    has_data = not data_kinds.isdisjoint(kinds) or not {*keep}.isdisjoint(paths)
-    for path in data:
-        data_kinds.add(_kind(path))
-        has_data = True
+    data_kinds.update(map(_kind, data))
+    has_data = bool(data_kinds) or not {*keep}.isdisjoint(paths)
     others: dict[str, list[int]] = defaultdict(list)
     for at, (path, kind) in enumerate(zip(paths, kinds, strict=True)):
         if kind not in data_kinds and path not in keep:
@@ -96,17 +91,10 @@ def data_only(
     if not others or (not has_data and len(others) == 1):
         return files
     verdicts = _judge_all(store, files, others)
-    data_kinds |= {kinds[at] for at, verdict in verdicts.items() if verdict == "data"}
-    has_data = has_data or "data" in verdicts.values()
-    left_out = []
-    for kind in others.keys() - data_kinds:
-        of_kind = {verdicts[at] for at in others[kind] if at in verdicts}
-        left_out += [
-            at
-            for at in others[kind]
-            if _is_left_out(kind, {verdicts[at]} if at in verdicts else of_kind, has_data)
-        ]
-    if not left_out or (not has_data and len(left_out) == len(files)):
+    has_data = has_data or any("data" in found for found in verdicts.values())
+    left_out_kinds = [kind for kind, found in verdicts.items() if _is_left_out(kind, found, has_data)]
+    left_out = [at for kind in left_out_kinds for at in others[kind]]
+    if not has_data and len(left_out) == len(files):
         return files
     mask = np.ones(len(files), bool)
     mask[left_out] = False
@@ -114,8 +102,8 @@ def data_only(
 
 
 def _kind(path: str) -> str:
-    """Return the suffix of a path. Without a suffix, return a name that data files rarely have, or what the
-    name is.
+    """Return the suffix of a path. Without a suffix, return a name that data files rarely have, or the suffix
+    of data files for a number at the end, as in "part-00000", or "".
     """
     name = name_of(path).lower()
     start, dot, suffix = name.rpartition(".")
@@ -123,22 +111,18 @@ def _kind(path: str) -> str:
         name = start
         start, dot, suffix = name.rpartition(".")
     # These checks are much faster than regular expressions, and suffice for most data files.
-    if dot and suffix.startswith("tfrecord"):
+    if suffix.startswith("tfrecord") if dot else name[-1:].isdecimal():
         return ".tfrecord"
-    if not dot and name[-1:].isdecimal():
-        return _NUMBERED
     stem = _NUMBER.sub("", name)
     if found := _SUFFIX.fullmatch(stem):
         return found[1]
-    return _NUMBERED if stem != name else name if _is_side(name) else _WORD
+    return ".tfrecord" if stem != name else name if _is_side(name) else ""
 
 
 def _is_left_out(kind: str, verdicts: Set[_Verdict], has_data: bool) -> bool:
-    """Decide about a file by its look or, if nobody looked at it, by the looks at the files of its kind."""
-    if not verdicts:
-        return False
+    """Decide about all files of a kind by the looks at some of them."""
     if has_data and kind.startswith("."):
-        return verdicts <= {"other", "strange"} or (verdicts <= {"other", "empty"} and _is_side(kind))
+        return verdicts <= {"other", "strange", "empty"} and (verdicts != {"empty"} or _is_side(kind))
     return verdicts <= {"other"} and (has_data or _is_side(kind))
 
 
@@ -146,16 +130,18 @@ def _is_side(kind: str) -> bool:
     return _SIDE_NAME.fullmatch(kind) is not None
 
 
-def _judge_all(store: Store, files: FileList, others: dict[str, list[int]]) -> dict[int, _Verdict]:
-    """Look at the first bytes of files. Map the index of each file to the look."""
-    chosen: list[int] = []
-    for of_kind in others.values():
-        count = min(len(of_kind), _MOST_OF_KIND)
-        chosen += [of_kind[at * len(of_kind) // count] for at in range(count)]
+def _judge_all(store: Store, files: FileList, others: dict[str, list[int]]) -> dict[str, set[_Verdict]]:
+    """Look at the first bytes of some files of each kind. ``others`` contains the indices of these files."""
+    chosen: list[tuple[str, int]] = []
+    for kind, of_kind in others.items():
+        chosen += [(kind, at) for at in of_kind[:: -(-len(of_kind) // _MOST_OF_KIND)]]
     del chosen[_MOST:]
-    infos = files.take(np.array(chosen, np.int64)).infos
+    infos = files.take(np.array([at for _, at in chosen], np.int64)).infos
+    verdicts: dict[str, set[_Verdict]] = defaultdict(set)
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(chosen, pool.map(partial(_judge, store), infos), strict=True))
+        for (kind, _), verdict in zip(chosen, pool.map(partial(_judge, store), infos), strict=True):
+            verdicts[kind].add(verdict)
+    return verdicts
 
 
 def _judge(store: Store, file: FileInfo) -> _Verdict:
