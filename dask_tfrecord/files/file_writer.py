@@ -277,7 +277,8 @@ def write_files(
             column_writer = stack.enter_context(
                 create_column_file(store, columns.path, columns.features, required)
             )
-        records = _RecordStream(rows.pieces, schema, options.lossy, column_writer)
+        source = _Source(rows.pieces, schema, options.lossy)
+        records = _RecordStream(source, Encoder(schema.columns, schema.record_type), column_writer)
         for group in rows.groups:
             before, end = len(files), end + group.rows
             while len(files) == before or records.row < end:
@@ -295,11 +296,11 @@ def write_files(
                 written = name, writer.bytes, writer.crc32c, content
                 small = None if column_writer is None else column_writer.end_file(*written)
                 files.append(replace(entry, columns=small))
-        records.check_end()
+        source.check_end(records.row)
     described = file_statistics(schema, records.statistics(), len(files))
     if isinstance(columns, WrittenColumns) and isinstance(column_writer, ColumnFileWriter):
         files = [replace(file, columns=ColumnFile(columns.name, *column_writer.written)) for file in files]
-    opened = tuple(records.open_columns)
+    opened = tuple(source.open_columns)
     pairs = zip(files, described, strict=True)
     return [replace(file, statistics=found, open_columns=opened) for file, found in pairs]
 
@@ -345,6 +346,116 @@ def _write_file(
     return content
 
 
+class _Source:
+    """Convert the rows of tables to storage types, one batch after another.
+
+    ``open_columns`` are the columns that contain values outside the known categories.
+    """
+
+    def __init__(
+        self, pieces: Iterable[tuple[pa.Table, RowNumbers | None]], schema: Schema, lossy: Lossy
+    ) -> None:
+        self._batches = _batches(pieces)
+        self._schema = schema
+        self._lossy: Lossy = lossy
+        self._closed = [item for item in schema.fields if item.is_closed]
+        self._batch = pa.record_batch([], [])
+        self._order: RowNumbers | None = None
+        self._start = 0  # The index of the first row of the batch.
+        self.open_columns: set[str] = set()
+
+    def next(self, row: int, end: int) -> pa.RecordBatch:
+        """Return the next rows, which begin at ``row``. The current file ends at row ``end``."""
+        if row == self._start + self._batch.num_rows:
+            self._batch, self._order = next(self._batches)
+            self._start = row
+            self.open_columns.update(
+                item.name for item in self._closed if not _has_known_categories(self._batch, item)
+            )
+        batch = self._batch.slice(row - self._start)
+        if not self._schema.is_stored(batch):
+            batch = batch.slice(0, _CHUNK_ROWS)
+            while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
+                batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
+        try:
+            return self._schema.to_storage(batch, lossy=self._lossy)
+        # If the failing row belongs to a later file, write the current file first.
+        except SchemaError:
+            return self._schema.to_storage(batch.slice(0, end - row), lossy=self._lossy)
+
+    def index_before_sorting(self, row: int) -> int:
+        return row if self._order is None else int(self._order[row - self._start])
+
+    def check_end(self, row: int) -> None:
+        """Raise RuntimeError if rows remain that belong to no group, because these rows would be lost."""
+        if row < self._start + self._batch.num_rows or next(self._batches, None):
+            raise RuntimeError(f"there are more rows than the {row:,} of the groups")
+
+
+class _FileStatistics:
+    """Count the statistics of each file. Rows are counted from the first row that the encoder holds."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._bounds = [0]  # The rows before the first bound are counted. Files end at the other bounds.
+        self._is_part = False  # True if the last statistics may cover only the first rows of a file.
+        self.columns: list[Columns] = []
+
+    def end_file(self, row: int) -> None:
+        self._bounds.append(row)
+
+    def count(self, row: int) -> None:
+        """Count the rows before ``row``, which are all that the encoder holds, before it drops them."""
+        is_part = row > self._bounds[-1]
+        bounds = [*self._bounds, row] if is_part else self._bounds
+        if len(bounds) > 1:
+            columns = self._encoder.statistics(bounds)
+            if self._is_part:
+                continue_statistics(self.columns[-1], columns)
+            else:
+                self.columns.append(columns)
+            self._is_part = is_part
+        self._bounds = [0]
+
+
+class _CopiedColumns:
+    """Pass the encoded rows to a column writer, with the offsets of their records in the decompressed file.
+
+    Rows are counted from the first row that the encoder holds. The encoder stores in ``starts`` where each
+    record begins in its buffer.
+    """
+
+    def __init__(self, writer: ColumnFileWriter | SmallColumns) -> None:
+        self._writer = writer
+        self._copied = 0  # The writer has all rows before this row.
+        self._content = 0  # The size in bytes of the current file's records.
+        # The row after each buffer that is not copied yet, and the buffer's offset in the decompressed file.
+        self._buffers: list[tuple[int, int]] = []
+
+    def bind(self, storage: pa.RecordBatch) -> None:
+        self._storage, self._copied = storage, 0
+        self.starts = np.empty(storage.num_rows, np.int64)
+
+    def add_buffer(self, row: int, size: int) -> None:
+        self._buffers.append((row, self._content))
+        self._content += size
+
+    def copy(self) -> None:
+        """Pass on the rows since the last call, before the encoder drops them."""
+        start = at = self._copied
+        # Process all buffers in one loop, because a separate step after each write would take 8 us.
+        for end, content in self._buffers:
+            self.starts[at:end] += content
+            at = end
+        if at > start:
+            self._writer.add(self._storage.slice(start, at - start), self.starts[start:at])
+        self._copied, self._buffers = at, []
+
+    def end_file(self) -> None:
+        self.copy()
+        self._content = 0
+
+
 class _RecordStream:
     """Encode the rows of tables as records, in order, into one buffer at a time.
 
@@ -352,44 +463,22 @@ class _RecordStream:
     """
 
     def __init__(
-        self,
-        pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
-        schema: Schema,
-        lossy: Lossy,
-        column_writer: ColumnFileWriter | SmallColumns | None = None,
+        self, source: _Source, encoder: Encoder, column_writer: ColumnFileWriter | SmallColumns | None
     ) -> None:
-        self._batches = _batches(pieces)
-        self._batch = pa.record_batch([], [])
-        self._order: RowNumbers | None = None
-        self._batch_start = self._batch_end = 0
-        self._schema = schema
-        self._closed = [item for item in schema.fields if item.is_closed]
-        self.open_columns: set[str] = set()  # The columns that contain values outside the known categories.
-        self._lossy: Lossy = lossy
-        self._encoder = Encoder(schema.columns, schema.record_type)
-        self._statistics: list[Columns] = []  # The statistics of each range of rows, that is, of each file.
-        self._counted = 0  # The statistics cover all rows before this row.
-        self._counts_part = False  # True if the last statistics may cover only the first rows of a file.
-        self._ends: list[int] = []  # The rows at which files have ended since the last `_count`.
-        self._bound_start = self._bound_end = 0  # The range of rows that the encoder holds.
-        self._storage = self._batch
-        self._column_writer = column_writer
-        self._copied = 0  # The column file contains all rows before this row.
-        self._content = 0  # The size in bytes of the current file's records.
-        self._starts = np.zeros(0, np.int64)  # Where the records of the encoder's rows begin in the buffers.
-        # The buffers whose rows are not in the column file yet. Each tuple contains the index after the
-        # buffer's last row, counted from `_bound_start`, and the buffer's offset in the decompressed file.
-        self._buffers: list[tuple[int, int]] = []
+        self._source, self._encoder = source, encoder
+        self._statistics = _FileStatistics(encoder)
+        self._copied = None if column_writer is None else _CopiedColumns(column_writer)
+        self._start = self._end = 0  # The range of rows that the encoder holds.
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
         """Copy an error that `take` raised. The copy names the path of the file, and the index that the row
         had before the rows were sorted.
         """
-        error = locate_error(error, path, self._bound_start)
-        if error.record is None or self._order is None:
+        error = locate_error(error, path, self._start)
+        if error.record is None:
             return error
-        return error.replaced(record=int(self._order[error.record - self._batch_start]))
+        return error.replaced(record=self._source.index_before_sorting(error.record))
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
         """Fill ``out`` with the next complete records, up to row ``end``. Return the number of bytes written,
@@ -399,92 +488,43 @@ class _RecordStream:
         """
         size = 0
         while self.row < end:
-            if self.row == self._bound_end:
+            if self.row == self._end:
                 self._bind(end)
-            last = min(end, self._bound_end)
-            start = self._bound_start
+            last = min(end, self._end)
+            start = self._start
             first = self.row - start
-            starts = None if self._column_writer is None else self._starts[first:]
+            starts = None if self._copied is None else self._copied.starts[first:]
             row, count, need = self._encoder.encode_into(first, out[size:], last - start, starts)
-            if starts is not None:
-                self._buffers.append((row, self._content))
+            if self._copied is not None:
+                self._copied.add_buffer(row, count)
             self.row = start + row
             size += count
-            self._content += count
             if self.row < last:
                 return size, 0 if size else need
         return size, 0
 
-    def check_end(self) -> None:
-        """Raise RuntimeError if rows remain that belong to no group, because these rows would be lost."""
-        if self.row < self._batch_end or next(self._batches, None):
-            raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
-
     def end_file(self) -> None:
         """End the current file, which consists of the rows since the last call of this method."""
-        self._copy()
-        self._content = 0
-        self._ends.append(self.row)
-
-    def _copy(self) -> None:
-        """Update the column file with the rows since the last call, before the encoder drops them."""
-        if self._column_writer is not None and self.row > self._copied:
-            start = at = self._copied - self._bound_start
-            # Process all buffers in one loop, because a separate step after each write would take 8 us.
-            for end, content in self._buffers:
-                self._starts[at:end] += content
-                at = end
-            self._column_writer.add(self._storage.slice(start, at - start), self._starts[start:at])
-            self._copied, self._buffers = self.row, []
+        if self._copied is not None:
+            self._copied.end_file()
+        self._statistics.end_file(self.row - self._start)
 
     def statistics(self) -> list[Columns]:
-        self._count()
-        return self._statistics
-
-    def _count(self) -> None:
-        """Update the statistics with the rows since the last call, before the encoder drops them."""
-        bounds = [self._counted, *self._ends]
-        is_part = self.row > bounds[-1]
-        if is_part:
-            bounds.append(self.row)
-        if len(bounds) > 1:
-            columns = self._encoder.statistics([row - self._bound_start for row in bounds])
-            if self._counts_part:
-                continue_statistics(self._statistics[-1], columns)
-            else:
-                self._statistics.append(columns)
-            self._counts_part = is_part
-        self._counted, self._ends = self.row, []
+        """Return the statistics of all files."""
+        self._statistics.count(self.row - self._start)
+        return self._statistics.columns
 
     def _bind(self, end: int) -> None:
-        """Convert the next rows to storage types, and pass the rows to the encoder.
-
-        The current file ends at row ``end``.
-        """
-        self._count()
-        self._copy()
-        if self.row == self._batch_end:
-            self._batch, self._order = next(self._batches)
-            self.open_columns.update(
-                item.name for item in self._closed if not _has_known_categories(self._batch, item)
-            )
-            self._batch_start, self._batch_end = self.row, self.row + self._batch.num_rows
-        batch = self._batch.slice(self.row - self._batch_start)
-        if not self._schema.is_stored(batch):
-            batch = batch.slice(0, _CHUNK_ROWS)
-            while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
-                batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
-        self._bound_start = self.row
-        try:
-            storage = self._schema.to_storage(batch, lossy=self._lossy)
-        # If the failing row belongs to a later file, write the current file first.
-        except SchemaError:
-            storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
-        self._bound_end = self.row + storage.num_rows
+        """Pass the next rows to the encoder. The current file ends at row ``end``."""
+        self._statistics.count(self.row - self._start)
+        if self._copied is not None:
+            self._copied.copy()
+        self._start = self.row
+        storage = self._source.next(self.row, end)
+        self._end = self.row + storage.num_rows
         self._encoder.bind(storage)
-        self._storage = storage
-        if self._column_writer is not None:
-            self._starts = np.empty(storage.num_rows, np.int64)
+        if self._copied is not None:
+            self._copied.bind(storage)
 
 
 def _has_known_categories(batch: pa.RecordBatch, item: Field) -> bool:
