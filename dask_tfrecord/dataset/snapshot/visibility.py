@@ -1,6 +1,7 @@
 """Find the files that readers see without a snapshot: committed files, but not those of open runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from dask_tfrecord.dataset.listing import Listing, list_directory, unfinished_only
 from dask_tfrecord.dataset.names import (
@@ -26,9 +27,8 @@ def kept_files(store: Store, found: FoundFiles | None = None) -> FileList:
     """List the files in the directory of kept files. The name of each file is the file's original path,
     relative to the root of the dataset. ``found`` is an existing listing of the files.
     """
-    if found is not None:
-        return list_directory(found.inside(KEPT))
-    return list_directory(Store.of(store.fs, store.join(f"{KEPT}/")))
+    kept = Store.of(store.fs, store.join(f"{KEPT}/")) if found is None else found.inside(KEPT)
+    return list_directory(kept)
 
 
 def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
@@ -42,11 +42,11 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     one of several paths contains only files of other formats.
     """
     store, files = listing.store, tfrecord_files(listing).files
-    known_roots: dict[str, bool] = {}
+    is_root = cache(lambda directory: bool(Store.of(store.fs, directory).names(METADATA_DIRECTORY)))
     parts: dict[str, list[str]] = {}  # maps each dataset's root to the data files of the dataset
     for path in files.paths:
         if is_part(path) and path not in listing.spelled_out:
-            root = _dataset_root(store, parent_of(path), known_roots)
+            root = next(filter(is_root, _possible_roots(parent_of(path))), None)
             if root is not None:
                 parts.setdefault(root, []).append(path)
     uncommitted: set[str] = set()
@@ -83,23 +83,16 @@ def _first_of_emptied_path(listing: Listing, left: Listing) -> FileInfo | None:
     return None
 
 
-def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
-    """Return the root of the dataset to which a data file in ``directory`` may belong, or None.
-
-    The search goes from the directory above the partition directories down to ``directory``. ``known`` is a
-    cache that maps each checked directory to True if it is the root of a dataset, and otherwise to False.
+def _possible_roots(directory: str) -> Iterator[str]:
+    """Yield the directories that may be the root of the dataset of a data file in ``directory``, the highest
+    first: the directory above the partition directories, and the directories from there to ``directory``.
     """
     levels = directory.split("/")
     start = len(levels)
     while start and "=" in levels[start - 1]:
         start -= 1
     for end in range(start, len(levels) + 1):
-        root = "/".join(levels[:end])
-        if root not in known:
-            known[root] = bool(Store.of(store.fs, root).names(METADATA_DIRECTORY))
-        if known[root]:
-            return root
-    return None
+        yield "/".join(levels[:end])
 
 
 def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool) -> set[str]:
@@ -107,7 +100,8 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
     All paths are relative to the root of the store.
     """
-    runs = [] if use_snapshot else open_runs(store)
+    # Read the open runs before the snapshot, so that no run has committed later than the snapshot and ended.
+    runs = open_runs(store)
     if not (use_snapshot or runs):  # the snapshot, which may be hostile, is not needed
         return set()
     try:
@@ -125,10 +119,10 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
         return set()
     if snapshot is not None:
         _check_in_place(store, snapshot)
-    if snapshot is None or not use_snapshot:
-        return _left_out_paths(store, paths, snapshot, open_runs(store))
-    unlisted = {*paths}.difference(listed_files(snapshot))
-    return unlisted | replaced_paths(store, snapshot, open_runs(store))
+    hidden = _hidden_paths(store, paths, snapshot, runs)
+    if snapshot is not None and use_snapshot:
+        hidden.update({*paths}.difference(listed_files(snapshot)))
+    return hidden
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
@@ -168,18 +162,15 @@ def visible_files(
     runs = open_runs(listed or store) if len(files) else []
     if not runs:
         return files
-    newest = snapshot
-    if newest is None:
-        newest = Head.read(store, intact=True, reads_files=True).snapshot
-    return files.without([*map(store.join, _left_out_paths(store, files.names, newest, runs))])
+    newest = snapshot or Head.read(store, intact=True, reads_files=True).snapshot
+    return files.without([*map(store.join, _hidden_paths(store, files.names, newest, runs))])
 
 
-def _left_out_paths(
+def _hidden_paths(
     store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
 ) -> set[str]:
-    """Return the paths of the files that readers ignore. ``runs`` contains the ids of the open runs.
-
-    Readers ignore the data files of uncommitted runs, and the files that a commit is replacing.
+    """Return the data files among ``paths`` that belong to uncommitted runs, and the files that a commit is
+    replacing. ``runs`` contains the ids of the open runs.
     """
     replaced = set() if snapshot is None else replaced_paths(store, snapshot, runs)
     return replaced | of_open_runs(paths, snapshot, runs)
