@@ -66,17 +66,17 @@ def nothing_at(
     ``add_snapshot`` is not None, the error also suggests this call, whose effect ``add_snapshot`` describes.
     """
     check_bucket(store)
-    place, root = store.public(pattern or store.root), store.public()
+    path, root = store.public(pattern or store.root), store.public()
     with suppress(Exception):  # if the store fails, the reason for the missing files remains unknown
         if store.names(STAGING):
-            return unfinished_only(place, root)
+            return unfinished_only(path, root)
     calls = [] if add_snapshot is None else [Call("add_snapshot", root, {}, add_snapshot)]
-    return NotFoundError(f"{place}: {otherwise}", advice, calls)
+    return NotFoundError(f"{path}: {otherwise}", advice, calls)
 
 
-def unfinished_only(place: str, root: str) -> FileNotFoundError:
+def unfinished_only(path: str, root: str) -> FileNotFoundError:
     return NotFoundError(
-        f"{place}: the only files belong to a write that has not finished",
+        f"{path}: the only files belong to a write that has not finished",
         "wait for the write",
         [Call("cleanup", root, {}, "if the write was interrupted")],
     )

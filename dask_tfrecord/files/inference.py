@@ -62,7 +62,7 @@ class FeatureSummary:
             self.name,
             self.feature_list,
             self.path,
-            self.kinds | {kind: place for kind, place in later.kinds.items() if kind not in self.kinds},
+            self.kinds | {kind: position for kind, position in later.kinds.items() if kind not in self.kinds},
             max(self.max_values, later.max_values),
             self.utf8 and later.utf8,
             self.text and later.text,

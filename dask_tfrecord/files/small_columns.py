@@ -40,7 +40,7 @@ class SmallColumnFiles(NamedTuple):
     ----------
     features : sequence of Column
         The features that may be small: numbers and text, but no lists.
-    place : callable
+    new_paths : callable
         The function receives the index of a data file among the files of a task. The function returns the
         path of the column file in the store, and its path relative to the dataset's root.
     """

@@ -379,7 +379,7 @@ def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
 def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
     context, steps = (other, one) if one.feature_list else (one, other)
     record = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)
-    place = record._asdict() if record else {"path": one.path}
+    position = record._asdict() if record else {"path": one.path}
     return SchemaError(
         "is both a feature of the context and a feature list",
         Remedy("extra", "ignore"),
@@ -387,7 +387,7 @@ def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
         Remedy("extra", "ignore"),
         Remedy("schema", {one.name: type_of(steps)}, "read the feature list"),
         Remedy("schema", {one.name: None}, "leave the column out"),
-        **place,
+        **position,
         feature=one.name,
     )
 

@@ -276,11 +276,11 @@ class Partition(PlannedPartition):
         try:
             yield
         except SchemaError as error:
-            place = {"path": error.path, "record": error.record, "offset": error.offset}
+            position = {"path": error.path, "record": error.record, "offset": error.offset}
             if error.feature in self.partition_values:
-                raise feature_clash(error.feature).replaced(**place) from None
+                raise feature_clash(error.feature).replaced(**position) from None
             if error.feature in self.options.origin_columns:
-                raise origin_clash(error.feature, self.options.path_column).replaced(**place) from None
+                raise origin_clash(error.feature, self.options.path_column).replaced(**position) from None
             raise explained(error, self.reader, split) from None
 
 

@@ -220,8 +220,8 @@ def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
         )
         first, offset = np.cumsum(rows) - rows, section.start + np.cumsum(size) - size
         columns = section.numbers_of(first), sort_keys(ids, seed), offset, size, checksum, first, rows
-        for directory, key, *place in zip(*(column.tolist() for column in columns), strict=True):
-            pieces.append(_Piece(directory, key, number, *place))
+        for directory, key, *rest in zip(*(column.tolist() for column in columns), strict=True):
+            pieces.append(_Piece(directory, key, number, *rest))
     return sorted(pieces)
 
 

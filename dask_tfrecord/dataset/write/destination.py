@@ -365,13 +365,13 @@ def _protected_role(store: Store) -> str | None:
     with suppress(OSError):  # the current directory may have been removed
         protected["the current directory"] = os.path.realpath(".")
     protected["the home directory"] = os.path.realpath(os.path.expanduser("~"))
-    for role, place in protected.items():
+    for role, path in protected.items():
         # On some filesystems, two paths that differ in case lead to the same directory.
         with suppress(OSError):
-            if root == place or os.path.samefile(root, place):
+            if root == path or os.path.samefile(root, path):
                 return role
-    for role, place in protected.items():
-        if place.startswith(f"{root}{os.sep}"):
+    for role, path in protected.items():
+        if path.startswith(f"{root}{os.sep}"):
             return f"a directory that contains {role}"
     return None
 
