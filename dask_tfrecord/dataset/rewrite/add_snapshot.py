@@ -242,7 +242,7 @@ def commit_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -
     """
     head = Head() if before is None else Head.of(before)
     run = WriteRun(store, snapshot.schema, snapshot.run, head=head)
-    stored = Transaction(head, run, _AddSnapshot(snapshot), is_alone=True).commit()
+    stored = Transaction(run, _AddSnapshot(snapshot), is_alone=True).commit()
     logger.info("%s: add_snapshot stored version %d: %r", store.public(), stored.number, stored)
     _remove_column_files(run, [one.path for one in statistics.read_column_files(stored.file_list) if one])
     return stored

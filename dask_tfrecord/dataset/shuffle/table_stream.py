@@ -29,12 +29,12 @@ from dask_tfrecord.dataset.snapshot.versions import LostListError
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import (
+    Transaction,
     discard,
     discard_uncommitted,
     is_repeated,
     log_repeated,
     remove_replaced,
-    transaction_of,
 )
 from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry, check_labels
@@ -208,7 +208,7 @@ class Appender:
         assert self._run is not None  # `commit` has begun the run
         self._is_committing = True
         run, entries = self._run, self._entries
-        transaction = transaction_of(run, self._operation, entries, head=self.head, is_alone=True)
+        transaction = Transaction(run, self._operation, entries, head=self.head, is_alone=True)
         try:
             done = transaction.commit()
         except TFRecordError:

@@ -128,15 +128,13 @@ class WriteRun:
         files from readers.
         """
         attempt = self.begin_attempt()
-        root = self.path(f"{attempt}/" if self.store.can_rename else "")
         is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
         def new_paths(directory: str, number: int) -> tuple[str, str]:
-            file = self.name(index, count, number + (earlier or 0) if is_numbered else None, attempt)
-            path = f"{directory}/{file}" if directory else file
-            return f"{root}{path}", path
+            file_number = number + (earlier or 0) if is_numbered else None
+            return self.new_paths(directory, index, count, attempt, file_number)
 
-        columns = self.column_files(index, attempt, root, earlier or 0)
+        columns = self.column_files(index, attempt, self.path("", attempt), earlier or 0)
         try:
             written = write_files(self.store, new_paths, rows, self.schema, self.options, columns=columns)
         except FileNotFoundError:  # a commit removes the staging directory of its run
@@ -144,10 +142,8 @@ class WriteRun:
                 raise
             return ()
         files = tuple(replace(file, attempt=attempt) for file in written)
-        if logger.isEnabledFor(logging.DEBUG):
-            for file in files:
-                what = file.path, file.records, file.bytes
-                logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, *what)
+        for file in files if logger.isEnabledFor(logging.DEBUG) else ():
+            logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, file.path, file.records, file.bytes)
         return files
 
     def begin_attempt(self) -> str:
@@ -184,17 +180,21 @@ class WriteRun:
     def _number(self, index: int, unique: int) -> int:
         return index if self.store.can_rename else index * 10**_ATTEMPT_DIGITS + unique
 
-    def path(self, name: str) -> str:
-        """Return the path in the store at which a task creates a file."""
-        return self.staged(name) if self.store.can_rename else self.store.join(name)
+    def path(self, name: str, attempt: str = "") -> str:
+        """Return the path in the store at which an attempt at a task creates a file."""
+        if not self.store.can_rename:
+            return self.store.join(name)
+        return self.staged(f"{attempt}/{name}" if attempt else name)
 
-    def new_paths(self, directory: str, index: int, count: int, attempt: str) -> tuple[str, str]:
-        """Return the path at which an attempt at a task creates file ``index`` of ``count``, and the file's
-        final path, which is relative to the root.
+    def new_paths(
+        self, directory: str, index: int, count: int, attempt: str, number: int | None = None
+    ) -> tuple[str, str]:
+        """Return the path at which an attempt at a task creates a file, and the file's final path, which is
+        relative to the root. `name` describes the other arguments.
         """
-        file = self.name(index, count, attempt=attempt)
+        file = self.name(index, count, number, attempt)
         name = f"{directory}/{file}" if directory else file
-        return self.path(name), name
+        return self.path(name, attempt), name
 
     def mark(self, name: str) -> None:
         """Create an empty file in the staging directory of the run, so that readers ignore the files of the

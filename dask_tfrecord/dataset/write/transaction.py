@@ -72,17 +72,15 @@ class Transaction:
 
     Parameters
     ----------
-    head : Head
-        The newest version that this process knows. If another process has committed since, the transaction
-        reads the newest version.
     run : WriteRun
         The plan of the write.
     operation : Operation
         The kind of write, which determines how the commit changes the newest version.
-    files : FileList, optional
+    entries : iterable of FileEntry
         The files that the tasks have written.
-    attempts : mapping of str to str, optional
-        Maps the paths of the files to `FileEntry.attempt`.
+    head : Head, optional
+        The newest version that this process knows, by default that of the plan. If another process has
+        committed since, the transaction reads the newest version.
     is_alone : bool
         True if no other process can commit the run. A refused commit then removes all files of the run.
 
@@ -94,17 +92,22 @@ class Transaction:
 
     def __init__(
         self,
-        head: Head,
         run: WriteRun,
         operation: Operation,
-        files: FileList | None = None,
-        attempts: Mapping[str, str] | None = None,
+        entries: Iterable[FileEntry] = (),
         *,
+        head: Head | None = None,
         is_alone: bool = False,
     ) -> None:
-        self.head, self.run, self.operation, self.store = head, run, operation, run.store
-        self.files = from_entries([], run.schema, run.partitioning) if files is None else files
-        self._attempts = attempts or {}
+        entries = list(entries)
+        if names := {name for entry in entries for name in entry.open_columns}:
+            run = replace(run, schema=run.schema.opened(names))
+        self.run, self.operation, self.store = run, operation, run.store
+        self.head = run.head if head is None else head
+        self.files = from_entries(entries, run.schema, run.partitioning)
+        # Maps the paths of the files to `FileEntry.attempt`.
+        self._attempts = {one.path: one.attempt for one in entries if one.attempt}
+        self._attempts |= {one.columns.path: one.attempt for one in entries if one.attempt and one.columns}
         self._is_alone = is_alone
         self._is_read = False  # True if this commit has just read `head`.
         self._published: set[str] = set()  # The files that this commit has moved to their final paths.
@@ -293,31 +296,10 @@ def _lagging() -> ConcurrentWriteError:
     return ConcurrentWriteError(problem, "start the write again when the listings show the version")
 
 
-def transaction_of(
-    run: WriteRun,
-    operation: Operation,
-    entries: Iterable[FileEntry] = (),
-    *,
-    head: Head | None = None,
-    is_alone: bool = False,
-) -> Transaction:
-    """Return the `Transaction` that commits a write. ``entries`` describe the files that the tasks have
-    written. ``head`` is the newest known version, by default that of the plan.
-    """
-    entries = list(entries)
-    if names := {name for entry in entries for name in entry.open_columns}:
-        run = replace(run, schema=run.schema.opened(names))
-    files = from_entries(entries, run.schema, run.partitioning)
-    attempts = {one.path: one.attempt for one in entries if one.attempt}
-    attempts |= {one.columns.path: one.attempt for one in entries if one.attempt and one.columns}
-    head = run.head if head is None else head
-    return Transaction(head, run, operation, files, attempts, is_alone=is_alone)
-
-
 def commit(
     run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (), *, is_alone: bool = False
 ) -> Snapshot:
-    """Commit a write as a single `Transaction`, as `transaction_of` describes.
+    """Commit a write as a single `Transaction`.
 
     Return the new snapshot. If an earlier attempt at the commit has succeeded, return the snapshot that the
     earlier attempt created. Return the unchanged newest snapshot if the dataset no longer keeps the snapshot
@@ -326,7 +308,7 @@ def commit(
     Raise the errors of `Operation.rebase` and `Operation.change`. After a GroupsLostError, the new files
     remain staged.
     """
-    return transaction_of(run, operation, entries, is_alone=is_alone).commit()
+    return Transaction(run, operation, entries, is_alone=is_alone).commit()
 
 
 def written(run: WriteRun, snapshot: Snapshot) -> Commit:
@@ -435,8 +417,7 @@ def publish_files(run: WriteRun, files: FileList, attempts: Mapping[str, str], p
     store = run.store
     names = listed_paths(files)
     for name in names:
-        target, attempt = store.join(name), attempts.get(name)
-        source = run.staged(f"{attempt}/{name}" if attempt else name)
+        source, target = run.path(name, attempts.get(name, "")), store.join(name)
         try:
             store.move(source, target, overwrite=False)
             published.add(name)
@@ -475,21 +456,21 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
     for directory in directories:
         name = name_of(directory)
         # Below the directory of kept files, each partition directory has the same name as in the dataset.
-        for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
-            parent = parent_of(place)
+        for path in (directory, f"{KEPT}/{directory}") if "=" in name else ():
+            parent = parent_of(path)
             if parent not in present:
                 present[parent] = {*store.names(parent)}
             if not present[parent] or name in present[parent]:
                 continue
             # The directory may be missing if another process has committed this run and then compacted the
             # dataset. Or another process may have made it after the names were listed, so list them again.
-            if store.fs.exists(store.join(place)) and name not in store.names(parent):
+            if store.fs.exists(store.join(path)) and name not in store.names(parent):
                 alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
                 stored = alike[0] if alike else "another name"
-                is_old = " of an older version" if place != directory else ""
+                is_old = " of an older version" if path != directory else ""
                 problem = f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}"
                 advice = "write both partition values in one form, for example in lower case"
-                raise DestinationError(problem, advice, path=store.public(store.join(place)))
+                raise DestinationError(problem, advice, path=store.public(store.join(path)))
 
 
 def _folded(name: str) -> str:
