@@ -14,7 +14,6 @@ from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.numpy_columns import (
-    check_fill_of_lists,
     checked_fill_nulls,
     is_text_or_binary,
     no_tensor,
@@ -151,9 +150,8 @@ def feature_spec(
         )
     if problem := _unlike_tensorflow(dataset, schema):
         raise TFRecordError(f"TensorFlow's own parser cannot {problem}", "leave the keyword out")
-    fill_nulls = checked_fill_nulls(fill_nulls, [one.name for one in schema.leaves])
-    check_fill_of_lists(fill_nulls, pa.schema([(item.name, item.type) for item in schema.leaves]))
-    return _spec_of(dataset, schema, fill_nulls)
+    leaves = pa.schema([(item.name, item.type) for item in schema.leaves])
+    return _spec_of(dataset, schema, checked_fill_nulls(fill_nulls, leaves))
 
 
 def _other_forms(schema: Schema) -> list[str]:

@@ -15,7 +15,6 @@ from dask_tfrecord.feed.epochs import Epochs
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
-    check_fill_of_lists,
     checked_fill_nulls,
     numpy_columns,
 )
@@ -159,8 +158,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
         self._label = label
-        self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
-        check_fill_of_lists(self._fill_nulls, self.table.schema)
+        self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema)
         check_label(label, self.table.schema)
         self._shuffle, self._seed, self._uneven = shuffle, seed, uneven
         self._divide(batch_size, checked_shard(shard), arguments.count("elastic", elastic), batch_mode)

@@ -1,7 +1,7 @@
 """Convert Arrow columns to NumPy arrays for tensors, without a copy where possible."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -64,24 +64,20 @@ def converted_columns(batch: Any, fill_nulls: Any, convert: Callable[[str, Any, 
     return {name: convert(name, column, fill.get(name)) for name, column in columns}
 
 
-def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
+def checked_fill_nulls(fill_nulls: Any, schema: pa.Schema, *, fills_lists: bool = False) -> dict[str, Any]:
+    """Raise if ``fill_nulls=`` names another column, or unless ``fills_lists``, variable-length lists."""
     arguments.mappings(fill_nulls=fill_nulls)
     for name in fill_nulls or {}:
-        if name not in names:
+        if name not in schema.names:
             problem = f"fill_nulls= names the column {name!r}, which is not read"
-            raise TFRecordError(problem, f"the columns are {short_list(names)}")
-    return dict(fill_nulls or {})
-
-
-def check_fill_of_lists(fill_nulls: Mapping[str, Any], schema: pa.Schema) -> None:
-    """Raise if ``fill_nulls=`` names a column of variable-length lists."""
-    for name in fill_nulls:
-        if row_shape(schema.field(name).type) is None:
+            raise TFRecordError(problem, f"the columns are {short_list(schema.names)}")
+        if not fills_lists and row_shape(schema.field(name).type) is None:
             problem = (
                 f"fill_nulls= has no effect on the lists of {name!r}: they hold no nulls, and null becomes []"
             )
             advice = f"leave {name!r} out of fill_nulls="
             raise SchemaError(problem, advice, feature=name, keyword="fill_nulls")
+    return dict(fill_nulls or {})
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -513,7 +513,7 @@ def serve(
     plan = plan_batches(source, size, surface=serve, columns=columns, batch_mode=mode, **keywords)
     Batches(plan, 0, (0, len(places)))  # this call raises an error if there are more endpoints than rows
     schema = plan.source.schema.arrow
-    client = Client(schema, batch_size, mode, checked_fill_nulls(fill_nulls, schema.names))
+    client = Client(schema, batch_size, mode, checked_fill_nulls(fill_nulls, schema, fills_lists=True))
     return StreamServer(plan, places, client)
 
 
@@ -579,7 +579,8 @@ def write_feather(
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=write_feather, columns=columns, batch_mode=mode, **keywords)
     batches = Batches(plan, epoch, shard)
-    client = Client(batches.schema, batch_size, mode, checked_fill_nulls(fill_nulls, batches.schema.names))
+    filled = checked_fill_nulls(fill_nulls, batches.schema, fills_lists=True)
+    client = Client(batches.schema, batch_size, mode, filled)
     store = Store.at(path, keywords.get("storage_options"), keywords.get("filesystem"))
     refuse_other_files(store)
     options = pa.ipc.IpcWriteOptions(compression=compression)

@@ -18,7 +18,6 @@ from dask_tfrecord.feed.feature_specs import FeatureSpec, Tensors, feature_spec,
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
-    check_fill_of_lists,
     checked_fill_nulls,
     column_to_numpy,
     numpy_columns,
@@ -174,8 +173,7 @@ def tensorflow_dataset(
     if not schema.fields:
         raise SchemaError("no column is read, and an element has at least one", "give one in schema=")
     check_label(label, schema)
-    fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
-    check_fill_of_lists(fill_nulls, schema.arrow)
+    fill_nulls = checked_fill_nulls(fill_nulls, schema.arrow)
     if state_column is not None:
         check_instance("state_column", state_column, str)
     if state_column in schema.names:

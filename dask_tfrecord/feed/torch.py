@@ -20,7 +20,6 @@ from dask_tfrecord.feed.epochs import SHARED_NUMBERS, Epochs, Iteration, Start, 
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
-    check_fill_of_lists,
     checked_fill_nulls,
     column_to_numpy,
     converted_columns,
@@ -241,8 +240,7 @@ class TFRecordBatches(IterableDataset[Any]):
         self._convert, self._label = convert, label
         schema = self._plan.source.schema.arrow
         check_label(label, self._plan.source.schema)
-        self._fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
-        check_fill_of_lists(self._fill_nulls, schema)
+        self._fill_nulls = checked_fill_nulls(fill_nulls, schema)
         if convert is not None and fill_nulls:
             problem = "fill_nulls= has no effect with convert=, which receives the nulls"
             raise TFRecordError(problem, "call to_tensors(batch, fill_nulls) in the function")
@@ -445,8 +443,7 @@ class TFRecordTable(Dataset[Any]):
         **read: Unpack[TableKeywords],
     ) -> None:
         self.table = RecordTable(path, columns, **read)
-        self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
-        check_fill_of_lists(self._fill_nulls, self.table.schema)
+        self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema)
         self._workers = WorkerStatistics()
 
     def __len__(self) -> int:
