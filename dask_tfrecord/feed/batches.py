@@ -504,10 +504,6 @@ class Batches:
             raise TFRecordError(problem, "pass a new feed without these arguments")
         return self._plan
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True

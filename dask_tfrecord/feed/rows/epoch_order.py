@@ -156,16 +156,28 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     sequences = arguments.count("elastic", elastic)
+    plan = partial(
+        Plan,
+        batch_size=batch_size,
+        batch_mode=batch_mode,
+        shuffle_buffer=shuffle_buffer,
+        prefetch=checked_prefetch,
+        surface=surface,
+        elastic=sequences,
+    )
     if is_mixture(source):
-        shared: dict[str, Any] = {
-            "surface": surface,
-            "columns": columns,
-            "shuffle": shuffle,
-            "shuffle_buffer": shuffle_buffer,
-            "cache": cache,
-            "cache_bytes": cache_bytes,
+        plan_path = partial(
+            plan_batches,
+            batch_size=batch_size,
+            surface=surface,
+            columns=columns,
+            shuffle=shuffle,
+            shuffle_buffer=shuffle_buffer,
+            cache=cache,
+            cache_bytes=cache_bytes,
+            is_mixed=True,
             **read,
-        }
+        )
         checked_seed = arguments.number("seed", seed, 0)
 
         def plan_one(source: Any, index: int) -> Plan:
@@ -174,7 +186,7 @@ def plan_batches(
                 found: Plan = source.plan_of_source()
                 return found
             one = int(stream("source", checked_seed, index).integers(1 << 62)) if shuffle else 0
-            return plan_batches(source, batch_size, seed=one, is_mixed=True, **shared)
+            return plan_path(source, seed=one)
 
         check_buffer(checked_shuffle(shuffle, checked_seed if shuffle else 0), shuffle_buffer)
         mixed = mixed_source(source, until, plan_one)
@@ -185,18 +197,7 @@ def plan_batches(
             problem = "batch_mode='auto' does not suit a mixture, whose batches have rows of several sources"
             raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"))
         # All shards of a mixture have equally many rows, whatever ``uneven`` is.
-        return Plan(
-            mixed,
-            batch_size,
-            batch_mode,
-            None,
-            checked_seed,
-            shuffle_buffer,
-            "keep",
-            checked_prefetch,
-            surface,
-            elastic=sequences,
-        )
+        return plan(mixed, shuffle=None, seed=checked_seed, uneven="keep")
     if until is not None:
         problem = f"until={until!r} has no effect without a mixture"
         raise TFRecordError(problem, Remedy("until", None, "read the rows of the only source once"))
@@ -227,19 +228,7 @@ def plan_batches(
     chosen = source.chosen_version if isinstance(source, OpenedPath) else read.get("version")
     if opened.version is not None and chosen is None:
         open_version = partial(as_source, source, columns, blocksize, read, blocks)
-    return Plan(
-        opened,
-        batch_size,
-        batch_mode,
-        kind,
-        seed,
-        shuffle_buffer,
-        uneven,
-        checked_prefetch,
-        surface,
-        open_version,
-        sequences,
-    )
+    return plan(opened, shuffle=kind, seed=seed, uneven=uneven, open_version=open_version)
 
 
 def _check_elastic(source: Source, sequences: int, batch_mode: BatchMode) -> None:

@@ -62,10 +62,6 @@ class MixedSource:
     def npieces(self) -> int:
         return len(self.plans)
 
-    @property
-    def is_remote(self) -> bool:
-        return any(plan.source.is_remote for plan in self.plans)
-
     def sizes(self, sequences: int) -> tuple[Ints, Ints]:
         """Return the rows of each source in its shortest and in its longest sequence."""
         rows = np.array(self.counts, np.int64)
