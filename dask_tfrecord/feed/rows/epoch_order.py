@@ -526,23 +526,24 @@ class Order:
         window.
         """
         for number, span in enumerate(spans, 1):
-            if self.seed is None and self.is_counted:
-                yield from self._parts(span, spans[number:], pieces)
-                continue
-            slices = self.slices(span)
-            found: list[Piece] = []
-            count, size, start = 0, 0, span.start
-            for at in range(1, len(slices) + 1):
-                while (piece := next(pieces)) is None:
+            slices, found = self.slices(span), list[Piece]()
+            at, count, size, start = 0, 0, 0, span.start
+            while start < span.stop:
+                piece = next(pieces, _END)
+                if isinstance(piece, _End):  # a file has fewer rows than it had
+                    return
+                if piece is None:
                     yield None
+                    continue
                 found.append(piece)
                 del piece
+                at += 1
                 count += found[-1].num_rows
                 size += found[-1].nbytes
-                is_last, window = at == len(slices), slices[at - len(found) : at]
+                stop = start + (count if self.is_counted else len(found))
+                is_last, window = stop >= span.stop, slices[at - len(found) : at]
                 if not is_last and (span.first is not None or not self.is_full(window, count, size)):
                     continue
-                stop = start + (count if self.is_counted else len(found))
                 first, last = span.first or 0, count if span.last is None else span.last
                 if first > count:
                     problem = "the state holds no position of the dataset"
@@ -554,24 +555,6 @@ class Order:
                 if first < last:
                     yield Window(rest, found, count, first, last, following)
                 found, count, size, start = [], 0, 0, stop
-
-    def _parts(
-        self, span: Span, others: Sequence[Span], pieces: Iterator[Piece | None]
-    ) -> Iterator[Window[Piece] | None]:
-        start = span.start
-        while start < span.stop:
-            part = next(pieces, _END)
-            if isinstance(part, _End):  # a file has fewer rows than it had
-                return
-            if part is None:
-                yield None
-                continue
-            count, stop = part.num_rows, start + part.num_rows
-            following = [*([Span(stop, span.stop)] if stop < span.stop else []), *others]
-            if count:
-                yield Window(Span(start, stop), [part], count, 0, count, following)
-            del part
-            start = stop
 
     def rows(self, spans: Sequence[Span], firsts: Ints) -> Ints:
         """Return the row indices of ``spans`` in the order of the epoch.
