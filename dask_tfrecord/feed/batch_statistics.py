@@ -130,27 +130,11 @@ class Counters:
             self._decoded += cpu
             self._bytes += nbytes
 
-    def add_batch(self, rows: int, start: float) -> None:
-        """Count a batch that was requested at the time ``start``. Only one thread at a time may call this."""
-        now = perf_counter()
-        if self._begun is None:
-            self._begun = start
-        self._batches += 1
-        self._rows += rows
-        self._seconds = now - self._begun
-        self._waited += now - start
-        if self._seconds - self._logged.seconds >= _LOG_SECONDS:
-            statistics = self.statistics()
-            message = waiting_message(statistics - self._logged)
-            self._logged = statistics
-            if message:
-                logger.info("%s", message)
+    def add_batch(self, rows: int, start: float, cpu: float | None = None) -> None:
+        """Count a batch that was requested at the time ``start``, and log if the program waits too long.
 
-    def add_read_batch(self, rows: int, start: float, cpu: float) -> None:
-        """Count a batch that was requested at the time ``start``, and that the calling thread has read.
-
-        ``cpu`` is the CPU time of the thread since then. Several threads may read batches at the same time,
-        so no message says how long the program waited.
+        If the calling thread has read the batch itself, ``cpu`` is its CPU time since then. Several threads
+        may read batches at the same time, so no message says how long the program waited.
         """
         now = perf_counter()
         with self._lock:
@@ -159,9 +143,14 @@ class Counters:
             self._rows += rows
             self._seconds = now - self._begun
             self._waited += now - start
-            waited = max(0.0, now - start - cpu)
-            self.without_data += waited
-            self._read += waited
+            if cpu is not None:
+                waited = max(0.0, now - start - cpu)
+                self.without_data += waited
+                self._read += waited
+        if cpu is None and self._seconds - self._logged.seconds >= _LOG_SECONDS:
+            recent, self._logged = self._logged, self.statistics()
+            if message := waiting_message(self._logged - recent):
+                logger.info("%s", message)
 
     def statistics(self) -> BatchStatistics:
         ready = sum(one.nbytes for one in self.ahead)

@@ -304,7 +304,7 @@ class RecordTable:
         clock = thread_time if self._columns is None else perf_counter
         start, cpu = perf_counter(), clock()
         found = self._batch(indices)
-        self._counters.add_read_batch(found.num_rows, start, clock() - cpu)
+        self._counters.add_batch(found.num_rows, start, clock() - cpu)
         return found
 
     def _batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
