@@ -4,7 +4,7 @@ import atexit
 import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex, Unpack, get_args
+from typing import Any, Unpack, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -22,15 +22,14 @@ from dask_tfrecord.feed.numpy_columns import (
     column_to_numpy,
     numpy_columns,
 )
-from dask_tfrecord.feed.rows.epoch_order import SHUFFLE_BUFFER, Plan, plan_batches
+from dask_tfrecord.feed.rows.epoch_order import Plan, plan_batches
 from dask_tfrecord.feed.rows.resume_position import State, epoch_of
 from dask_tfrecord.feed.rows.sources import check_label, checked_names
 from dask_tfrecord.keywords import arguments
-from dask_tfrecord.keywords.arguments import LastBatch, PathOrMixture, ReadKeywords, Shuffle, Uneven, Until
+from dask_tfrecord.keywords.arguments import LastBatch, LoaderKeywords, PathOrMixture, Uneven
 from dask_tfrecord.keywords.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import row_shape
-from dask_tfrecord.storage.paths import PathLike
 
 # Allocating and freeing a block of this many bytes once makes glibc keep more freed memory instead of
 # returning it to the system (see mallopt(3)). For images of 100 KB, keeping freed memory saves a third of the
@@ -48,12 +47,7 @@ def tensorflow_dataset(
     columns: str | Sequence[str] | None = None,
     label: str | None = None,
     *,
-    shuffle: bool | Shuffle | None = None,
-    seed: int = 0,
-    shuffle_buffer: int = SHUFFLE_BUFFER,
     shard: tuple[int, int] = (0, 1),
-    elastic: int | None = None,
-    until: Until | None = None,
     uneven: Uneven = "drop",
     batch_mode: LastBatch = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
@@ -61,9 +55,7 @@ def tensorflow_dataset(
     start: State | Sequence[State] | None = None,
     state_column: str | None = None,
     prefetch: int = 2,
-    cache: PathLike | None = None,
-    cache_bytes: SupportsIndex | str | None = None,
-    **read: Unpack[ReadKeywords],
+    **keywords: Unpack[LoaderKeywords],
 ) -> "tf.data.Dataset":
     """Read a dataset as a `tf.data.Dataset` of batches.
 
@@ -159,15 +151,8 @@ def tensorflow_dataset(
         surface=tensorflow_dataset,
         columns=checked_names(columns, label),
         batch_mode=batch_mode,
-        shuffle=shuffle,
-        seed=seed,
-        shuffle_buffer=shuffle_buffer,
         uneven=uneven,
-        elastic=elastic,
-        until=until,
-        cache=cache,
-        cache_bytes=cache_bytes,
-        **read,
+        **keywords,
     )
     schema = plan.source.schema
     if not schema.fields:

@@ -151,13 +151,18 @@ class ReadKeywords(DetectedReadKeywords, total=False):
     compression: AnyCompression | Literal["infer"] | None
 
 
-class ShuffleKeywords(TypedDict, total=False):
-    """Declare the keywords that determine how batches of rows are shuffled and read ahead."""
+class OrderKeywords(TypedDict, total=False):
+    """Declare the keywords that determine the order of the rows."""
 
     shuffle: bool | Shuffle | None
     seed: int
     shuffle_buffer: int
     elastic: int | None
+
+
+class ShuffleKeywords(OrderKeywords, total=False):
+    """Declare the keywords that determine how batches of rows are shuffled and read ahead."""
+
     prefetch: int | str | None
 
 
@@ -184,8 +189,12 @@ class DetectedBatchKeywords(
     """Declare the batch keywords of functions that always detect the codec."""
 
 
-class BatchKeywords(ReadKeywords, ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False):
-    """Declare the keywords for batches of rows, which `iter_batches` and the loaders share."""
+class LoaderKeywords(ReadKeywords, OrderKeywords, CacheKeywords, MixtureKeywords, total=False):
+    """Declare the keywords for batches of rows, which all loaders share."""
+
+
+class BatchKeywords(LoaderKeywords, ShuffleKeywords, total=False):
+    """Declare the keywords for batches of rows, which `iter_batches` and most loaders share."""
 
 
 class EpochKeywords(ShuffleKeywords, CacheKeywords, total=False):
