@@ -9,7 +9,7 @@ C++ code raises an error.
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -67,25 +67,6 @@ class Source(NamedTuple):
     plan: ReadPlan
     pieces: Sequence[int]
     shared: SharedPlan
-
-
-def _with_advice(method: Any, position: int) -> Any:
-    """Return a method of pyarrow that raises the advice of `Dataset.filter` for a wrong ``filter``, which is
-    a keyword or the positional argument at ``position``.
-    """
-
-    @wraps(method)
-    def call(self: "ArrowDataset", *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except TypeError:
-            given = kwargs.get("filter", next(iter(args[position:]), None))
-            if not isinstance(given, pc.Expression | None):
-                with calling(ArrowDataset.scanner):
-                    self._predicate(given)
-            raise
-
-    return call
 
 
 class ArrowDataset(pads.FileSystemDataset):
@@ -185,15 +166,19 @@ class ArrowDataset(pads.FileSystemDataset):
             batch_size,
         )
 
-    # pyarrow accepts only expressions as filters, and names no remedy for others.
-    to_table, to_batches = _with_advice(pads.Dataset.to_table, 1), _with_advice(pads.Dataset.to_batches, 1)
-    count_rows = _with_advice(pads.Dataset.count_rows, 0)
+    # pyarrow's own methods refuse a filter that is no expression without a remedy, and `head` cuts a float.
 
-    @partial(_with_advice, position=2)
-    @wraps(pads.Dataset.head)
+    def to_table(self, *args: Any, **kwargs: Any) -> pa.Table:
+        return self.scanner(*args, **kwargs).to_table()
+
+    def to_batches(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
+        return self.scanner(*args, **kwargs).to_batches()
+
+    def count_rows(self, filter: Any = None, **kwargs: Any) -> int:
+        return self.scanner(filter=filter, **kwargs).count_rows()
+
     def head(self, num_rows: int, *args: Any, **kwargs: Any) -> pa.Table:
-        check_instance("num_rows", num_rows, int, np.integer)  # pyarrow would cut a float
-        return super().head(num_rows, *args, **kwargs)
+        return self.scanner(*args, **kwargs).head(num_rows)
 
     def _used_by(self, computed: dict[str, Any]) -> list[str]:
         for name, one in computed.items():
@@ -257,6 +242,10 @@ class ArrowDataset(pads.FileSystemDataset):
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
         raise TFRecordError("a Dataset cannot replace its schema", "pass schema= or columns= to open_dataset")
+
+
+for _name in ("to_table", "to_batches", "count_rows", "head"):
+    update_wrapper(getattr(ArrowDataset, _name), getattr(pads.Dataset, _name))  # the text and the parameters
 
 
 class Fragment(ArrowDataset):

@@ -148,7 +148,7 @@ def feature_spec(
             f"TensorFlow's own parser cannot decode the tensors and sequences of {short_list(names)}",
             "leave them out with columns=, or call tensorflow_dataset, which reads them",
         )
-    if problem := _unlike_tensorflow(dataset, schema):
+    if problem := _unlike_tensorflow(dataset):
         raise TFRecordError(f"TensorFlow's own parser cannot {problem}", "leave the keyword out")
     leaves = pa.schema([(item.name, item.type) for item in schema.leaves])
     return _spec_of(dataset, schema, checked_fill_nulls(fill_nulls, leaves))
@@ -166,7 +166,7 @@ def _is_parsed(item: Field) -> bool:
     return form.is_plain or (has_shape and form.is_flat)
 
 
-def _unlike_tensorflow(dataset: ReadPlan, schema: Schema) -> str | None:
+def _unlike_tensorflow(dataset: ReadPlan) -> str | None:
     """Return a requirement of the read that TensorFlow's own reader cannot meet, or None if it meets all."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
@@ -178,8 +178,6 @@ def _unlike_tensorflow(dataset: ReadPlan, schema: Schema) -> str | None:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
         return "leave out some rows of a file, as filters= asks"
-    if names := _other_forms(schema):
-        return f"decode the tensors and sequences of {short_list(names)}"
     return None
 
 

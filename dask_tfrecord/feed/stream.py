@@ -251,11 +251,9 @@ class StreamServer:
         try:
             opened = []
             for endpoint in endpoints:
-                opened.append(open_endpoint(endpoint))
-                listener = opened[-1]
-                if isinstance(listener, Listener):
-                    self._listeners.append(listener)
-                self.endpoints.append(listener.endpoint if isinstance(listener, Listener) else endpoint)
+                opened.append(one := open_endpoint(endpoint))
+                self._listeners += [one] if isinstance(one, Listener) else []
+                self.endpoints.append(one.endpoint if isinstance(one, Listener) else endpoint)
         except BaseException:
             self.close()
             raise
@@ -359,10 +357,8 @@ class StreamServer:
         outcome: Outcome = "done"
         try:
             self._send(index, sink, one)
-        except ClientLeftError:
+        except (ClientLeftError, _ClosedError):
             outcome = "closed" if self._closing else "client left"
-        except _ClosedError:
-            outcome = "closed"
         except Exception as error:
             _LOG.error("the stream on %s failed, and its client raises: %r", one.endpoint, error)
             one.error = error
