@@ -148,23 +148,6 @@ def test_compute_kwargs_and_retries_reach_compute(
     assert seen == expected
 
 
-def test_a_directory_that_holds_files_or_a_dataset_is_refused(tmp_path: Path) -> None:
-    for name in ("a/.hidden", "b/some.csv"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-    to_tfrecord(collection(), tmp_path / "a")
-    before = content(tmp_path)
-    for path, problem in (
-        ("a", "holds a dataset; choose another"),
-        ("b", "holds files"),
-        ("b/some.csv", "is a file"),
-    ):
-        with pytest.raises(DestinationError, match=problem) as caught:
-            to_tfrecord(collection(), tmp_path / path, compute=False)
-        assert caught.value.path == str(tmp_path / path)
-    assert content(tmp_path) == before
-
-
 def test_rounding_warns_once_at_plan_time_where_the_user_called(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [0.1, 0.2, 0.3], "b": [0.5] * 3, "c": np.float32([0.1] * 3)})
     ddf = dd.from_pandas(frame, npartitions=3)

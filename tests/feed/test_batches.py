@@ -3,7 +3,6 @@
 Modules: feed.batches, feed.rows.sources, feed.numpy_columns, feed.rows.resume_position.
 """
 
-import json
 import os
 import shutil
 import threading
@@ -117,18 +116,6 @@ def test_modes_decide_about_the_last_batch(dataset: str, mode: Any) -> None:
             len(batches)
     else:
         assert len(batches) == len(sizes)
-
-
-@pytest.mark.parametrize(("shuffle", "shard"), [(False, (1, 2)), (True, (0, 1))])
-def test_resuming_after_every_batch_is_exact(dataset: str, shuffle: bool, shard: tuple[int, int]) -> None:
-    how: dict[str, Any] = {"shard": shard, **shuffled(shuffle, 50)}
-    whole = iter_batches(dataset, 37, **how)
-    batches, states = [], []
-    for batch in whole:
-        batches.append(batch)
-        states.append(json.loads(json.dumps(whole.state)))
-    for at, state in enumerate(states[::3]):
-        assert list(iter_batches(dataset, 37, start=state, prefetch=0, **how)) == batches[3 * at + 1 :]
 
 
 def test_collections_of_any_source_are_batched(frame: pd.DataFrame) -> None:

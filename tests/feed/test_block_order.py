@@ -3,7 +3,6 @@
 Modules: feed.rows.epoch_order.
 """
 
-import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,23 +127,6 @@ def test_more_shards_than_blocks_are_disjoint_and_more_than_rows_are_refused(tmp
         assert lengths == {length}
     with pytest.raises(TFRecordError, match="41 shards of a dataset of 40 rows"):
         table.block_order(shard=(0, 41))
-
-
-@pytest.mark.parametrize("form", ["gzip", "filtered"])
-def test_an_iteration_continues_after_every_batch(tmp_path: Path, form: str) -> None:
-    written, read = FORMS[form]
-    path = write(tmp_path / "d", 300, **written)
-    given: dict[str, Any] = {"shuffle": "blocks", "seed": 4, "epoch": 1, "shard": (1, 2), **read}
-    batches = iter_batches(path, 20, **given)
-    states, found = [batches.state], []
-    for batch in batches:
-        found.append(ids([batch]))
-        states.append(batches.state)
-    for at in random.Random(0).sample(range(len(states)), 4):
-        rest = iter_batches(path, 20, start=states[at], **given)
-        assert [ids([batch]) for batch in rest] == found[at:]
-    with pytest.raises(TFRecordError, match="other arguments"):
-        iter_batches(path, 20, start=states[0], **{**given, "seed": 5})
 
 
 def test_grain_resumes_after_every_batch_and_at_ends(tmp_path: Path) -> None:

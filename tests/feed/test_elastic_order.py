@@ -1,10 +1,14 @@
 """`elastic=n`: equal global batches for every number of ranks and workers, before and after every resume.
 
-Modules: feed.batches, feed.rows.epoch_order, feed.rows.resume_position, feed.torch, feed.tensorflow.
+Modules: feed.batches, feed.rows.epoch_order, feed.rows.resume_position, feed.rows.sequence_reader,
+feed.torch, feed.tensorflow.
 """
 
 import gzip
+import os
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
@@ -13,7 +17,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from elastic_oracle import (
-    SEQUENCES,
     Configuration,
     Elastic,
     check_chain,
@@ -26,9 +29,11 @@ from small_blocks import small_blocks
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
+from dask_tfrecord.errors import RemedyWarning
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.rows import epoch_order
 from dask_tfrecord.feed.rows.epoch_order import plan_batches
+from dask_tfrecord.feed.rows.sources import DatasetSource
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create"
@@ -150,27 +155,6 @@ def global_batches(loaders: list[Any], rows_of: Any) -> list[list[int]]:
     return [sorted(row for batch in step for row in batch) for step in zip(*steps, strict=True)]
 
 
-def of_workers(plan: Any, rank: int, ranks: int, workers: int) -> list[Any]:
-    """Return the batches of a rank as a `DataLoader` does, which takes turns with its workers."""
-    found = [[*Batches(plan, 1, (rank, ranks), (worker, workers))] for worker in range(workers)]
-    return [found[step % workers][step // workers] for step in range(sum(map(len, found)))]
-
-
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_global_batches_do_not_depend_on_ranks_and_workers(paths: dict[str, str], shuffle: str) -> None:
-    how: dict[str, Any] = {"elastic": 24, "columns": ["id"], "uneven": "drop", **SHUFFLES[shuffle]}
-    expected = None
-    for ranks in SEQUENCES:
-        plan = plan_batches(paths["gzip"], 48 // ranks, surface=iter_batches, **how)
-        for workers in (1, 3):
-            loaders = [of_workers(plan, rank, ranks, workers) for rank in range(ranks)]
-            found = global_batches(loaders, ids)
-            expected = expected or found
-            assert found == expected
-    assert expected is not None
-    assert [len(step) for step in expected] == [48] * 8
-
-
 @pytest.mark.parametrize(
     ("shuffle", "ranks", "workers"),
     [
@@ -195,6 +179,7 @@ def test_a_data_loader_has_the_global_batches(
     for rank in range(ranks):
         batches = TFRecordBatches(paths["gzip"], 48 // ranks, ["id"], rank=rank, world_size=ranks, **how)
         batches.set_epoch(1)
+        assert len(batches) == len(expected)
         loaders.append(data.DataLoader(batches, batch_size=None, num_workers=workers))
     assert global_batches(loaders, lambda batch: batch["id"].tolist()) == expected
 
@@ -232,34 +217,130 @@ def test_one_sequence_has_the_order_of_the_plain_feed(paths: dict[str, str], shu
     assert elastic == plain
 
 
-# -- States that do not belong together ----------------------------------------------------------------------
+# -- What is refused ----------------------------------------------------------------------
 
 
-def test_states_of_different_steps_are_refused(paths: dict[str, str]) -> None:
-    how: dict[str, Any] = {"elastic": 6, "shuffle": True, "seed": 1, "shuffle_buffer": 40}
+Grid = list[list[Batches]]  # of each rank and worker
 
-    def begin(ranks: int, workers: int, start: Any = None) -> list[list[Batches]]:
-        plan = plan_batches(paths["plain"], 12 // ranks, surface=iter_batches, **how)
-        return [
-            [Batches(plan, 0, (rank, ranks), (worker, workers), start) for worker in range(workers)]
-            for rank in range(ranks)
-        ]
 
-    running = begin(2, 1)
-    for rank, steps in enumerate((3, 4)):
-        for _ in range(steps):
-            next(running[rank][0])
-    behind = [one.state for [one] in running]
-    workers = begin(1, 3)[0]
-    for _ in range(2):  # the other workers have returned nothing, so their batches would be lost
-        next(workers[0])
-    for wrong in (behind, behind[:1], [one.state for one in workers], [workers[0].state, workers[1].state]):
-        with pytest.raises(TFRecordError):
-            begin(3, 1, wrong)
-        with pytest.raises(TFRecordError):
-            begin(1, 2, wrong)
-    next(running[0][0])
-    assert begin(3, 1, [one.state for [one] in running])
+def grid_of(path: str, ranks: int, workers: int, each: int, **how: Any) -> Grid:
+    """Begin the batches of each rank and worker. A step takes ``each`` rows of each sequence."""
+    plan = plan_batches(path, each * how["elastic"] // ranks, surface=iter_batches, **how)
+    return [
+        [Batches(plan, 1, (rank, ranks), (worker, workers)) for worker in range(workers)]
+        for rank in range(ranks)
+    ]
+
+
+def states_of(grid: Grid) -> list[dict[str, Any]]:
+    return [one.state for workers in grid for one in workers]
+
+
+@pytest.mark.parametrize(
+    ("how", "fits"),
+    [
+        ({"shard": (0, 5)}, "read 1, 2, 3, 4, 6, 8, 12 or 24 shards"),
+        ({"batch_size": 30}, [("batch_size", 24), ("batch_size", 48)]),
+        ({"batch_size": 5, "shard": (0, 2)}, [("batch_size", 12)]),
+        ({"batch_mode": "auto"}, [("batch_mode", "keep")]),
+        ({"elastic": 404}, "more sequences than there are rows"),
+        ({"elastic": 0}, "elastic"),
+        ({"elastic": True}, "elastic"),
+        ({"source": dd.from_dict({"id": range(9)}, npartitions=3)}, "needs a path"),
+    ],
+)
+def test_an_error_names_what_fits_elastic(
+    paths: dict[str, str], how: dict[str, Any], fits: str | list[tuple[str, Any]]
+) -> None:
+    with pytest.raises(TFRecordError) as caught:
+        iter_batches(**{"source": paths["plain"], "batch_size": 24, "elastic": 24, **how})
+    if isinstance(fits, str):
+        assert fits in str(caught.value)
+    else:
+        assert [remedy[:2] for remedy in caught.value.remedies][: len(fits)] == fits
+
+
+def test_states_that_do_not_belong_together_are_refused(paths: dict[str, str]) -> None:
+    path, how = paths["plain"], {"elastic": 6, "shuffle": True, "seed": 1}
+
+    def error(start: Any, size: int = 6, **others: Any) -> str:
+        with pytest.raises(TFRecordError) as raised:
+            iter_batches(path, size, epoch=1, start=start, **{**how, **others})
+        return str(raised.value)
+
+    grid = grid_of(path, 2, 2, 1, **how)
+    for one, other in grid:  # the workers of a rank return its batches in turns
+        next(one), next(other), next(one)
+    given = states_of(grid)
+    assert "state of shard 1 of 2 is missing" in error(given[:2])
+    assert "state of shard 0, part 1 of 2 is missing" in error([given[0], *given[2:]])
+    next(grid[1][1])
+    assert "states of different steps" in error([*given[:2], *states_of(grid)[2:]])
+    assert "different states of one part" in error([*given, *states_of(grid)])
+    assert "elastic=6" in error(given, elastic=3)
+    assert "elastic=6" in error(given, elastic=None)
+    assert "uneven='keep'" in error(given, uneven="drop")
+    plan = plan_batches(path, 6, surface=iter_batches, **how)
+    with pytest.raises(TFRecordError, match="worker 1 of 2 was taken with batch_size=3") as raised:
+        Batches(plan, 1, (0, 2), (1, 2), given[1])
+    [remedy] = raised.value.remedies
+    plan_of_worker = plan_batches(path, remedy.value, surface=iter_batches, **how)
+    assert len(Batches(plan_of_worker, 1, (0, 2), (1, 2), given[1])) == len(grid[0][1]) - 1
+    with pytest.raises(TFRecordError, match="belongs to shard 0, and not to shard 1"):
+        Batches(plan, 1, (1, 2), (1, 2), given[1])
+
+
+def test_parts_that_left_out_a_batch_are_refused(paths: dict[str, str]) -> None:
+    """Part 0 has returned the steps 0 and 3, and no part the steps 1 and 2."""
+    path, how = paths["tiny"], {"elastic": 2}
+    [parts] = grid = grid_of(path, 1, 3, 1, **how)
+    next(parts[0])
+    next(parts[0])
+    plan = parts[0]._plan
+    for workers in (1, 2, 3):
+        with pytest.raises(TFRecordError, match="states of different steps of shard 0"):
+            Batches(plan, 1, (0, 1), (0, workers), states_of(grid))
+    next(parts[1])
+    next(parts[2])
+    assert len(Batches(plan, 1, start=states_of(grid))) == 9
+
+
+@pytest.mark.parametrize("prefetch", [None, 0])
+@pytest.mark.parametrize("shuffle", [False, True, "blocks"])
+def test_sequences_of_one_rank_read_a_piece_that_they_share_once(
+    paths: dict[str, str], monkeypatch: pytest.MonkeyPatch, shuffle: Any, prefetch: Any
+) -> None:
+    read, original = list[int](), DatasetSource.read_encoded
+
+    def recorded(source: DatasetSource, piece: int, *others: Any) -> Any:
+        read.append(piece)
+        return original(source, piece, *others)
+
+    monkeypatch.setattr(DatasetSource, "read_encoded", recorded)
+    batches = iter_batches(paths["gzip"], 80, elastic=40, shuffle=shuffle, prefetch=prefetch)
+    found = [row for batch in batches for row in batch["id"].to_pylist()]
+    assert sorted(found) == list(range(403))
+    assert len(read) > 3
+    assert sorted(read) == sorted(set(read))
+
+
+def test_large_blocks_of_many_sequences_cause_a_warning(tmp_path: Path) -> None:
+    """A gzip file of another tool is one block, which cannot be read in parts."""
+    rows = 600
+    source = tmp_path / "source"
+    dask_tfrecord.to_tfrecord(pa.table({"id": range(rows), "bytes": [os.urandom(90)] * rows}), source)
+    files = {f"{number}.gz": path.read_bytes() for number, path in enumerate(source.glob("part-*"))}
+    for name, content in {**files, "again.gz": b"".join(files.values())}.items():
+        (tmp_path / name).write_bytes(gzip.compress(content, 0))
+    paths = [str(path) for path in tmp_path.glob("*.gz")]
+    with pytest.warns(RemedyWarning, match="keeps up to 2 blocks in memory at the same time") as caught:
+        batches = iter_batches(paths, 24, elastic=8)
+    assert sorted(row for one in batches for row in one["id"].to_pylist()) == sorted([*range(rows)] * 2)
+    [remedy] = caught[0].message.remedies
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        iter_batches(paths, 24, **{remedy.keyword: remedy.value})
+        iter_batches(source, 24, elastic=8)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -273,24 +354,3 @@ def test_a_finished_epoch_resumes_as_finished(paths: dict[str, str], mode: Any, 
     for ranks in (1, 3):
         again = plan_batches(paths["tiny"], 3 // ranks, surface=iter_batches, elastic=3, batch_mode=mode)
         assert [len(Batches(again, 0, (rank, ranks), start=states)) for rank in range(ranks)] == [0] * ranks
-
-
-@pytest.mark.parametrize(
-    ("how", "fits"),
-    [
-        ({"shard": (0, 5)}, "6"),
-        ({"batch_size": 13}, "12"),
-        ({"batch_size": 5}, "12"),
-        ({"batch_mode": "auto"}, "auto"),
-        ({"elastic": 404}, "403"),
-        ({"elastic": 0}, "elastic"),
-        ({"elastic": True}, "elastic"),
-    ],
-)
-def test_an_error_names_what_fits_elastic(paths: dict[str, str], how: dict[str, Any], fits: str) -> None:
-    given: dict[str, Any] = {"batch_size": 24, "elastic": 12, **how}
-    if "batch_mode" in how:
-        del given["batch_size"]
-    with pytest.raises(TFRecordError) as caught:
-        iter_batches(paths["plain"], **given)
-    assert fits in str(caught.value)

@@ -4,9 +4,7 @@ Modules: feed.rows.mixtures, feed.rows.mixed_source, feed.batches, feed.rows.res
 feed.tensorflow.
 """
 
-import json
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -20,9 +18,8 @@ from small_blocks import small_blocks
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.errors import Remedy
-from dask_tfrecord.feed import Batches, iter_batches, mix
+from dask_tfrecord.feed import iter_batches, mix
 from dask_tfrecord.feed.rows import epoch_order
-from dask_tfrecord.feed.rows.epoch_order import plan_batches
 
 SIZES = {"web": 1000, "books": 300, "code": 77}
 SHARES = {"web": Fraction(7, 10), "books": Fraction(2, 10), "code": Fraction(1, 10)}
@@ -97,27 +94,6 @@ def largest_error(names: list[str], shares: dict[str, Fraction] = SHARES) -> Fra
 # -- Proportions and lengths ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", SHUFFLES, ids=str)
-@pytest.mark.parametrize("until", ["first", "all", 500])
-def test_each_source_is_within_one_row_of_its_share_at_every_prefix_with_until(
-    sources: dict[Any, Any], how: dict[str, Any], until: Any
-) -> None:
-    batches = mix(sources, 64, until=until, epoch=2, **how)
-    rows, steps = batches.rows, len(batches)
-    numbers = ids(batches)
-    # The first source without further rows is "code" after 770 rows. "books" is the last to be read once.
-    assert rows == len(numbers) == {"first": 770, "all": 1500}.get(until, until)
-    assert steps == -(-len(numbers) // 64)
-    assert largest_error(names_of(numbers)) < 1
-    for name, size in SIZES.items():
-        own = [number for number in numbers if names_of([number]) == [name]]
-        for start in range(0, len(own), size):  # each pass returns each row once
-            assert len(set(own[start : start + size])) == len(own[start : start + size])
-        assert set(own) <= set(range(FIRST[name], FIRST[name] + size))
-        assert until != "all" or len(set(own)) == size
-        assert batches.drawn[next(one for one in sources if one.endswith(name))] == len(own)
-
-
 @pytest.mark.parametrize(
     "weights",
     [(0.7, 0.2, 0.1), (7, 2, 1), (700_000, 200_000, 100_000), (Fraction(7, 3), np.float64(2 / 3), 1 / 3)],
@@ -152,10 +128,6 @@ def test_a_part_of_a_shuffled_source_is_drawn_from_all_its_blocks(root: str, how
     assert {number for one in drawn for number in one} == set(range(20_000, 20_077))
 
 
-def test_one_source_is_a_mixture_too(root: str) -> None:
-    assert ids(mix({f"{root}/web": 5}, 70)) == list(range(1000))
-
-
 def test_epochs_and_seeds_give_other_orders(sources: dict[Any, Any]) -> None:
     def found(seed: int, epoch: int) -> list[int]:
         return ids(mix(sources, 64, shuffle=True, seed=seed, epoch=epoch))
@@ -165,68 +137,6 @@ def test_epochs_and_seeds_give_other_orders(sources: dict[Any, Any]) -> None:
 
 
 # -- States --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("how", "until"), list(zip(SHUFFLES, ["first", "all", 800], strict=True)))
-def test_each_step_resumes_with_the_rows_of_the_uninterrupted_run(
-    sources: dict[Any, Any], how: dict[str, Any], until: Any
-) -> None:
-    def begin(size: int, state: Any = None) -> Batches:
-        return mix(sources, size, until=until, epoch=1, start=state, **how)
-
-    whole = ids(begin(140))
-    batches, done = begin(140), 0
-    for step in range(len(batches) + 1):
-        state = json.loads(json.dumps(batches.state))
-        size = (140, 37, 200)[step % 3]
-        resumed = begin(size, state)
-        assert len(resumed) == -(-(len(whole) - done) // size)
-        assert ids(resumed) == whole[done:]
-        done += len(next(batches, []))
-    assert done == len(whole)
-
-
-Grid = list[list[Batches]]
-
-
-def grid_of(
-    sources: Any, ranks: int, workers: int, rows: int, elastic: int | None, state: Any, **how: Any
-) -> Grid:
-    """Begin the batches of each rank and worker. A step takes ``rows`` rows of each sequence."""
-    size = rows * (elastic or ranks) // ranks
-    plan = plan_batches(sources, size, surface=iter_batches, elastic=elastic, **how)
-    return [
-        [Batches(plan, 1, (rank, ranks), (worker, workers), state) for worker in range(workers)]
-        for rank in range(ranks)
-    ]
-
-
-def global_batch(grid: Grid, step: int) -> list[int]:
-    """Return the rows of all ranks at a step, in any order."""
-    found = [next(parts[step % len(parts)], None) for parts in grid]
-    return sorted(ids([batch for batch in found if batch is not None]))
-
-
-@pytest.mark.parametrize(("how", "until"), list(zip(SHUFFLES, [800, "first", "all"], strict=True)))
-def test_elastic_batches_are_the_same_for_any_ranks_and_workers_through_resumes(
-    sources: dict[Any, Any], how: dict[str, Any], until: Any
-) -> None:
-    count, rows = 12, 10
-    whole = grid_of(sources, 1, 1, rows, count, None, until=until, **how)
-    steps = len(whole[0][0])
-    expected = [global_batch(whole, step) for step in range(steps)]
-    assert sum(map(len, expected)) == whole[0][0].rows
-    random_ = random.Random(f"{how}{until}")
-    step, states = 0, None
-    while step < steps:
-        ranks, workers = random_.choice([1, 2, 3, 4, 6, 12]), random_.choice([1, 1, 2, 3])
-        grid = grid_of(sources, ranks, workers, rows, count, states, until=until, **how)
-        for run in range(random_.randint(1, 4)):
-            if step < steps:
-                assert global_batch(grid, run) == expected[step]
-                step += 1
-        states = json.loads(json.dumps([one.state for parts in grid for one in parts]))
-    assert global_batch(grid, run + 1) == []
 
 
 @pytest.mark.parametrize("elastic", [None, 24])
@@ -277,37 +187,6 @@ def test_states_of_other_mixtures_are_refused(sources: dict[Any, Any], root: str
     assert "belongs to one source" in error(iter_batches(f"{root}/web", 30).state, {f"{root}/web": 1})
     with pytest.raises(TFRecordError, match="belongs to a mixture"):
         iter_batches(f"{root}/web", 30, start=mix({f"{root}/web": 1}, 30).state)
-
-
-def append(path: str) -> None:
-    dask_tfrecord.to_tfrecord(frame_of("web", 50), path, append=True)
-
-
-def compact(path: str) -> None:
-    dask_tfrecord.open_dataset(path).compact()
-
-
-def delete(path: str) -> None:
-    dask_tfrecord.open_dataset(path).delete([("id", "<", 100)])
-
-
-@pytest.mark.parametrize("change", [append, compact, delete])
-def test_a_resumed_mixture_reads_the_version_of_its_state(
-    root: str, change: Callable[[str], None], tmp_path: Any
-) -> None:
-    path = str(tmp_path / "web")
-    for part in (0, 1):
-        frame = frame_of("web", 400)[part * 200 : part * 200 + 200]
-        dask_tfrecord.to_tfrecord(frame, path, append=bool(part))
-    given = {path: 2, f"{root}/code": 1}
-    first = mix(given, 25, shuffle=True)
-    next(first)
-    state = first.state
-    change(path)
-    rest = ids(first)
-    assert ids(mix(given, 25, shuffle=True, start=state)) == rest
-    assert rest
-    assert dask_tfrecord.open_dataset(path).version == 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -77,21 +77,6 @@ def test_ranks_make_the_same_number_of_steps(dataset: str, uneven: Any, rows: in
     assert len(set(found[0] + found[1])) == (ROWS if uneven == "pad" else 2 * rows)
 
 
-def test_a_state_resumes_exactly(dataset: str) -> None:
-    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, shuffle_buffer=100)
-    expected, second = ([batch["id"].tolist() for batch in batches] for _ in range(2))
-    assert expected != second
-    batches.set_epoch(0)
-    assert [batch["id"].tolist() for batch in batches] == expected
-    for count in range(1, len(expected), 4):
-        state = begun(TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, shuffle_buffer=100), count)[
-            1
-        ]
-        resumed = TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, shuffle_buffer=100)
-        resumed.load_state_dict(state)
-        assert [batch["id"].tolist() for batch in resumed] == expected[count:]
-
-
 Run = list[list[list[int]]]  # the numbers of the rows of each batch of each epoch
 
 
@@ -165,25 +150,6 @@ def test_a_worker_that_had_ended_goes_on_with_the_next_epoch(rows_of_50: str, as
         resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
         resumed.load_state_dict(json.loads(json.dumps(state)))
         assert [ids(resumed) for _ in range(3)] == [first, *epochs[1:]]
-
-
-def test_a_loaded_state_keeps_its_epoch(rows_of_50: str) -> None:
-    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
-    batches.set_epoch(4)
-    iterator = iter(batches)
-    next(iterator)
-    state = batches.state_dict()
-    expected = [ids(iterator), ids(batches)]
-    for chosen, is_before in ((4, False), (4, True), (6, False), (6, True)):
-        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
-        if is_before:
-            resumed.set_epoch(chosen)
-        resumed.load_state_dict(state)
-        if not is_before:
-            resumed.set_epoch(chosen)
-        assert ids(resumed) == expected[0]
-        second = ids(resumed)
-        assert second == expected[1] if chosen == 4 else second != expected[1]
 
 
 def test_positions_of_workers_are_not_guessed(rows_of_50: str) -> None:
@@ -494,8 +460,19 @@ def test_a_loaded_state_keeps_its_epoch_and_an_ended_one_begins_the_next(rows_of
     assert [ids(one), ids(one)] == [[], second]
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-@pytest.mark.parametrize("given", ["state", "list", "again", "last"])
+@pytest.mark.parametrize(
+    ("given", "workers", "persistent"),
+    [
+        ("state", 0, False),
+        ("state", 2, True),
+        ("list", 2, False),
+        ("list", 0, False),
+        ("again", 2, True),
+        ("again", 2, False),
+        ("last", 0, False),
+        ("last", 2, True),
+    ],
+)
 def test_the_saved_epoch_is_set_again_after_its_end(
     rows_of_50: str, given: str, workers: int, persistent: bool
 ) -> None:
@@ -599,24 +576,3 @@ def test_a_state_after_set_epoch_is_the_begin_of_that_epoch(rows_of_50: str, bef
     assert [ids(batches), ids(batches)] == [ids(other), ids(other)] == expected
     other.load_state_dict(again)
     assert ids(other) == expected[0]
-
-
-@pytest.mark.parametrize(("chosen", "is_loaded"), [(None, False), (None, True), (2, True), (6, False)])
-def test_set_epoch_beside_a_position_chooses_the_epoch_after_it(
-    rows_of_50: str, chosen: int | None, is_loaded: bool
-) -> None:
-    second, third = ids(in_blocks(rows_of_50, 2)), ids(in_blocks(rows_of_50, 6 if chosen == 6 else 3))
-    batches = in_blocks(rows_of_50, 2)
-    iterator = iter(batches)
-    for _ in range(3):
-        next(iterator)
-    if is_loaded:
-        state, batches = batches.state_dict(), in_blocks(rows_of_50)
-        batches.load_state_dict(state)
-    if chosen is not None:  # a program that is started again chooses the epoch of the position
-        batches.set_epoch(chosen)
-    other = in_blocks(rows_of_50)
-    other.load_state_dict(json.loads(json.dumps(batches.state_dict())))
-    assert [ids(other), ids(other)] == [second[15:], third]
-    if is_loaded:
-        assert [ids(batches), ids(batches)] == [second[15:], third]

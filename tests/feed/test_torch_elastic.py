@@ -77,20 +77,6 @@ def steps_of_one(path: str, shuffle: Any, **given: Any) -> Steps:
     return steps_of([rank_of(path, 0, 1, shuffle, **given)])
 
 
-@pytest.mark.parametrize(
-    ("shuffle", "ranks", "workers"),
-    [(None, 2, 0), (True, 3, 0), ("blocks", 12, 0), (None, 1, 3), (True, 2, 1), ("blocks", 1, 2)],
-)
-def test_global_batches_do_not_depend_on_ranks_and_workers(
-    path: str, shuffle: Any, ranks: int, workers: int
-) -> None:
-    expected = steps_of_one(path, shuffle)
-    assert len(set().union(*expected)) == ROWS // SEQUENCES * SEQUENCES
-    assert len(expected) == -(-ROWS // SEQUENCES * SEQUENCES // GLOBAL) == len(rank_of(path, 0, ranks))
-    loaders = [loader_of(rank_of(path, rank, ranks, shuffle), workers) for rank in range(ranks)]
-    assert steps_of(loaders) == expected
-
-
 def test_the_order_of_one_rank_does_not_depend_on_its_workers(path: str) -> None:
     batches = rank_of(path, 1, 2, "blocks")
     expected = [batch["id"].tolist() for batch in batches]
@@ -116,19 +102,6 @@ def test_other_ranks_and_workers_continue_the_order(path: str, shuffle: Any) -> 
         found += steps_of(loaders, count)
         states = [saved(loader) for loader in loaders]
     assert found == expected
-
-
-def test_another_batch_size_takes_the_next_rows_of_each_sequence(path: str) -> None:
-    first = [rank_of(path, rank, 2, True) for rank in range(2)]
-    found = steps_of(first, 3)
-    states = [saved(one) for one in first]
-    rest = [rank_of(path, rank, 3, True, size=24) for rank in range(3)]
-    for one in rest:
-        one.load_state_dict(states)
-    expected = steps_of_one(path, True, size=24)
-    assert expected[::2] != expected[1::2]
-    assert found == [one | other for one, other in zip(expected[:6:2], expected[1:6:2], strict=True)]
-    assert steps_of(rest) == expected[6:]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -158,20 +131,6 @@ def test_a_stateful_loader_resumes_in_the_middle_and_at_the_end(path: str, worke
         if stop is not None:
             assert rows(resumed) == epochs[0][stop:]
         assert rows(resumed) == epochs[1]
-
-
-def test_an_error_names_the_numbers_that_fit(path: str) -> None:
-    with pytest.raises(TFRecordError, match="1, 2, 3, 4, 6 or 12"):
-        rank_of(path, 0, 5)
-    with pytest.raises(
-        TFRecordError, match="gives each of 2 ranks 6 sequences, and a batch of 50 rows"
-    ) as raised:
-        TFRecordBatches(path, 50, elastic=12, rank=0, world_size=2)
-    assert [remedy[:2] for remedy in raised.value.remedies] == [("batch_size", 48), ("batch_size", 54)]
-    batches = rank_of(path, 0, 1)
-    next(iter(batches))
-    with pytest.raises(TFRecordError, match="elastic=12, and not elastic=24"):
-        rank_of(path, 0, 1, elastic=24).load_state_dict(batches.state_dict())
 
 
 def test_a_worker_that_knows_only_its_own_state_keeps_the_batch_size(path: str) -> None:

@@ -17,7 +17,6 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
-from dask.dataframe.utils import has_known_categories
 from planned_frames import frame_of, plan, planned
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
@@ -85,12 +84,13 @@ def test_each_type_has_the_dtype_that_holds_it(tmp_path: Path) -> None:
 
 def test_every_dtype_comes_in_the_dtype_of_the_meta(tmp_path: Path) -> None:
     ddf = of(every_dtype.frame(), tmp_path / "data", record_type="sequence_example")
-    for part in ddf.partitions:
-        assert part.compute().dtypes.astype(str).equals(ddf.dtypes.astype(str))  # whatever the categories
-    assert ddf.compute().shape == every_dtype.frame().shape
     assert not [
         name for name in ddf.columns if "float" in name and isinstance(ddf[name].dtype, pd.ArrowDtype)
     ]
+    for one in (ddf, read_tfrecord(tmp_path / "data", dtype_backend="pyarrow", blocksize=None)):
+        for part in one.partitions:  # whatever the categories
+            assert part.compute().dtypes.astype(str).equals(one.dtypes.astype(str))
+        assert one.compute().shape == every_dtype.frame().shape
 
 
 def test_partition_columns_and_projections_follow(tmp_path: Path) -> None:
@@ -245,49 +245,6 @@ def test_categories_keep_their_time_zone(tmp_path: Path, backend: Any) -> None:
     found = read_tfrecord(tmp_path / "data", dtype_backend=backend).compute()
     pd.testing.assert_series_equal(found["x"], frame["x"], check_categorical=False)
     assert found["x"].cat.categories.dtype == moments.dtype
-
-
-ALL_TYPES: list[pa.Array] = [
-    pa.array([True, None]),
-    *(pa.array([1, None], f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    pa.array([1.5, None], pa.float32()),
-    pa.array([0.1, None], pa.float64()),
-    *(
-        pa.array([value, None])
-        for value in (Decimal("1.25"), dt.date(2020, 1, 1), dt.time(12), dt.timedelta(1))
-    ),
-    pa.array([dt.datetime(2020, 1, 1), None], pa.timestamp("ns", "Europe/Vienna")),
-    *(pa.array(["a", None], type_) for type_ in (pa.string(), pa.large_string())),
-    *(pa.array([b"ab", None], type_) for type_ in (pa.binary(), pa.binary(2))),
-    pa.array([[1, 2], None]),
-    pa.array([["a"], None], pa.large_list(pa.string())),
-    pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
-    pa.array([[[1], []], None]),
-    pa.array(["a", None]).dictionary_encode(),
-    pa.array([3, None]).dictionary_encode(),
-    pa.ExtensionArray.from_storage(
-        pa.fixed_shape_tensor(pa.float32(), (2, 2)), pa.array([[1, 2, 3, 4], None], pa.list_(pa.float32(), 4))
-    ),
-]
-
-
-@pytest.mark.parametrize("array", ALL_TYPES, ids=lambda array: str(array.type))
-def test_there_and_back_again(array: pa.Array) -> None:
-    schema = planned(array.type)
-    frame, meta = to_pandas(pa.table([array], schema.arrow), schema), empty_meta(schema)
-    assert frame["x"].isna().tolist() == [False, True]
-    assert to_table(frame, schema, write_index=False).column("x").combine_chunks().equals(array)
-    if not isinstance(array.type, pa.BaseExtensionType):  # pandas 2 cannot compare these
-        pd.testing.assert_frame_equal(to_pandas(to_table(frame, schema, write_index=False), schema), frame)
-    assert len(meta) == 0
-    if isinstance(meta["x"].dtype, pd.CategoricalDtype):
-        assert isinstance(frame["x"].dtype, pd.CategoricalDtype)
-        assert not has_known_categories(meta["x"])
-    else:
-        assert meta["x"].dtype == frame["x"].dtype == pd.ArrowDtype(array.type)
-    none = schema.select([])
-    assert to_pandas(pa.table({"x": array}).select([]), none).shape == (2, 0)
-    assert empty_meta(none).shape == (0, 0)
 
 
 @pytest.mark.parametrize("none", [[], [None]])

@@ -336,12 +336,6 @@ def test_no_columns_give_one_part_and_no_rows_give_none() -> None:
     assert group_by_directory(table.slice(1), ["n"], max_directories=1).groups == []
 
 
-def test_too_many_parts_are_refused_with_what_to_do() -> None:
-    table = pa.table({"c": range(5), "n": range(5)})
-    with pytest.raises(TFRecordError, match=r"5 different values of 'c', .* 4 files; .*bucket.*colocate"):
-        group_by_directory(table, ["c"], max_directories=4)
-
-
 def keyed_by(array: pa.Array) -> dd.DataFrame:
     keys = pd.Series(pd.arrays.ArrowExtensionArray(array))
     frame = pd.DataFrame({"key": keys, "n": range(len(array))})

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import operations
 import oracle
@@ -23,14 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from list_rules import RULES
-from small_frames import by_key, collection, keyed, values
+from small_frames import collection, keyed, values
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.listing import list_directory
 from dask_tfrecord.dataset.snapshot import check, entry_log, list_files, versions
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
-from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
@@ -196,20 +194,6 @@ def test_keep_versions_keeps_the_versions_before_an_overwrite_readable(place: st
     assert Store.at(place).names("_tfrecord") == ["00000004.parquet"]
     with pytest.raises(FileNotFoundError, match="no version 2; its only version is 4"):
         read_tfrecord(place, version=2)
-
-
-def test_a_killed_overwrite_that_keeps_versions_is_finished(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to_tfrecord(keyed(a=[1]), place, partition_on="key")
-    with monkeypatch.context() as patched, dask.config.set({"dask-tfrecord.keep-versions": True}):
-        patched.setattr(transaction, "remove_replaced", lambda *args: None)
-        to_tfrecord(keyed(a=[2]), place, partition_on="key", overwrite=True)
-    assert visible(place) == 2
-    assert (read(place), read(place, version=1), read(place, use_snapshot=False)) == ([2], [1], [2])
-    to_tfrecord(keyed(a=[3]), place, partition_on="key", append=True)
-    assert visible(place) == 2
-    assert (by_key(place), read(place, version=1)) == ({"a": [2, 3]}, [1])
 
 
 @pytest.fixture

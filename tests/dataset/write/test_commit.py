@@ -24,7 +24,6 @@ from small_frames import by_key, collection, failing, files_of, keyed, put, valu
 import dask_tfrecord
 from dask_tfrecord import (
     ConcurrentWriteError,
-    DestinationError,
     SchemaError,
     TFRecordError,
     open_dataset,
@@ -126,7 +125,6 @@ def planned(ddf: dd.DataFrame, place: str | Path, **options: Any) -> tuple[Write
 
 TWINS: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {
     "create": ({}, {"a": [1]}),
-    "append": ({"append": True}, {"a": [0, 1], "b": [0]}),
     "overwrite": ({"overwrite": True}, {"a": [1]}),
     "partitions": ({"overwrite": "partitions"}, {"a": [1], "b": [0]}),
 }
@@ -186,24 +184,6 @@ def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
     assert not [name for name in files_of(place) if f"part-{run.run}" in name or "staging" in name]
 
 
-def test_an_append_whose_twin_is_overwritten_is_not_added_again(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that Dask believes dead commits during the second attempt, and an overwrite replaces that."""
-    to_tfrecord(collection(1), place)
-    run, operation = planned(collection(2), place, append=True)
-    files = run.write(pa.table({"n": [2]}), 0, 1)
-
-    def twin() -> None:
-        transaction.commit(run, operation, files)
-        to_tfrecord(collection(3), place, overwrite=True)
-
-    meanwhile(monkeypatch, "_plan", twin)
-    assert transaction.commit(run, operation, files).number == 3
-    assert values(place) == [3]
-    assert len([name for name in files_of(place) if "part-" in name]) == 1
-
-
 def test_a_snapshot_names_the_last_writes_before_it(tmp_path: Path) -> None:
     modes = [{}, {"append": True}, {"overwrite": True}, {"append": True}]
     snapshots = []
@@ -246,9 +226,6 @@ def test_no_rows_replace_no_partitions(tmp_path: Path) -> None:
     assert by_key(tmp_path) == {"a": [1]}
 
 
-TEN = collection(*range(10), npartitions=3)
-
-
 def a_run(root: Path | str) -> WriteRun:
     return WriteRun(Store.at(root), Schema.from_arrow(pa.schema({"n": pa.int64()})), os.urandom(16).hex())
 
@@ -257,16 +234,6 @@ def written(run: WriteRun, *numbers: int) -> list[Any]:
     """Write a partition for each number, and return the receipts."""
     count = len(numbers)
     return [file for at, n in enumerate(numbers) for file in run.write(pa.table({"n": [n]}), at, count)]
-
-
-def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: str) -> None:
-    first, second = a_run(place), a_run(place)
-    one, other = written(first, 1), written(second, 2)
-    commit(first, Create(), one)
-    with pytest.raises(DestinationError, match="another write committed"):
-        commit(second, Create(), other)
-    assert read_tfrecord(place)["n"].compute().tolist() == [1]
-    assert len(first.store.fs.glob(first.store.join("part-*"))) == 1
 
 
 ALIKE = [f"0123abcd{number:024x}" for number in range(3)]

@@ -64,21 +64,6 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"append": True, "overwrite": True}, "pass only one of the two keywords"),
-        ({"append": "yes"}, "unknown append 'yes'"),
-        ({"overwrite": "some"}, "unknown overwrite 'some'"),
-        ({"overwrite": "partitions"}, "requires partition columns; pass partition_on="),
-    ],
-)
-def test_modes_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(TFRecordError, match=problem):
-        to_tfrecord(uncomputable(), tmp_path / "a", **options)
-    assert not (tmp_path / "a").exists()
-
-
 FOREIGN: dict[str, bytes] = {
     "thesis.docx": b"PK\x03\x04" + bytes(100),
     "analysis.ipynb": b'{"cells": []}',
@@ -595,24 +580,6 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
         for number, year in enumerate((2025, 2025, 2026, 2026))
     ]
     assert len(read_tfrecord(tmp_path).compute()) == 12
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"write_options": {"max_rows_per_file": 0}}, "max_rows_per_file=0 is not a positive integer"),
-        ({"write_options": {"max_bytes_per_file": "many"}}, "max_bytes_per_file='many' is not a size"),
-        ({"write_options": {"npartitions": True}}, "npartitions=True is not"),
-        ({"colocate": True}, "requires partition columns"),
-        ({"shuffle": 7}, "shuffle=7 is a number.*; pass shuffle=True and seed=7 to shuffle"),
-        ({"seed": 7}, "seed=7 has no effect"),
-        ({"shuffle": "blocks"}, "unknown shuffle 'blocks'; pass one of None, False, True"),
-        ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
-    ],
-)
-def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, message: str) -> None:
-    with pytest.raises(TFRecordError, match=message):
-        to_tfrecord(countries(), tmp_path / "a", **arguments)
 
 
 @pytest.mark.parametrize("ending", ["", ".tfrecord", ".tfrecord.gz"])

@@ -56,31 +56,6 @@ def test_writes_with_other_ids_or_without_one_are_not_held_back(tmp_path: Path) 
         day(tmp_path, 5, "new")
 
 
-@pytest.mark.parametrize("renames", [True, False])
-@pytest.mark.parametrize(
-    "again",
-    [
-        lambda place, other: other.compute(),
-        lambda place, other: day(place, 2, append=True),
-        lambda place, other: commit_rows(place, 2),
-    ],
-    ids=["planned before", "collection", "writer"],
-)
-def test_of_two_writes_with_one_id_that_were_planned_at_once_one_commits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: Callable[[Any, Any], Any], renames: bool
-) -> None:
-    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
-    place = f"{tmp_path}/place" if renames else f"memory://{tmp_path}/place"
-    first, other = (day(place, n, append=True, compute=False) for n in (1, 3))
-    done = first.compute()
-    found = again(place, other)
-    assert (found.version, found.rows) == (done.version, done.rows)
-    assert found.details in (done.details, {})  # a Writer counts no added rows
-    assert (values(place), is_intact(place)) == ([1], True)
-    assert open_dataset(place).cleanup(older_than="0s") == []
-    assert len([path for path in files_of(place) if "part-" in path]) == 1
-
-
 def commit_rows(place: Any, n: int, write_id: str | None = "day") -> Commit:
     with Writer(place, partition_on="key") as writer:
         writer.write(pa.table({"key": ["a"], "n": [n]}))
