@@ -1,4 +1,4 @@
-"""Define what a `Dataset` reports about itself: rows, files, columns, statistics, history."""
+"""Define what a `Dataset` reports about itself: rows, files, columns, statistics, history, damage."""
 
 from typing import Any, NamedTuple
 
@@ -11,8 +11,11 @@ import pyarrow.dataset as pads
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.collection.opened_path import OpenedPath
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.plan import ReadPlan
+from dask_tfrecord.dataset.rewrite.verify import verify
+from dask_tfrecord.dataset.snapshot.check import check
 from dask_tfrecord.dataset.snapshot.model import history_of, html_table, open_version, short_list
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
@@ -21,6 +24,7 @@ from dask_tfrecord.files.file_list import FileList, statistics_name
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
+from dask_tfrecord.storage.uploading import check_bucket
 from dask_tfrecord.storage.paths import parent_of
 from dask_tfrecord.storage.range_requests import ByteRange
 
@@ -30,7 +34,7 @@ _DETECTED_FILES = 16
 
 
 class Facts(OpenedPath):
-    """Describe the files, columns and versions of a `Dataset`. No property and no method reads a row."""
+    """Describe the files, columns and versions of a `Dataset`. Only `verify` reads rows."""
 
     def __repr__(self) -> str:
         try:
@@ -247,6 +251,116 @@ class Facts(OpenedPath):
         1        2  append      4     4    142
         """
         return history_of(self._directory("history", writes=False))
+
+    @public_function
+    def check(self) -> pd.DataFrame:
+        """List the files once, and report how they differ from the newest version of the dataset.
+
+        `check` opens no data file, and changes nothing. Call `verify` to also read the content of all files.
+        The pages of web servers state no sizes, so `check` finds no resized files there.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A DataFrame with one row for each problem, empty if there is no problem, and with these
+            Arrow-backed columns:
+
+            - path : path of the file
+            - problem : "missing" for a file of the dataset that does not exist; "resized" for a file of the
+              dataset whose size differs from the snapshot; "unlisted" for a TFRecord file that the snapshot
+              does not list, so that reads ignore it; "unfinished" for a file of a write that is still
+              running or was interrupted
+            - bytes : stored size of the file, in bytes; null if the file is missing or its size is unknown
+            - listed_bytes : size in the snapshot; null if the snapshot does not list the file
+            - rows : row count in the snapshot; null if the snapshot does not list the file
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+
+        See Also
+        --------
+        Dataset.verify : Read all files, and also report damaged files.
+        Dataset.repair : Drop missing files from the dataset.
+        Dataset.add_snapshot : List files that other tools have added or changed.
+        Dataset.cleanup : Remove the files of interrupted writes.
+
+        Examples
+        --------
+        >>> import pathlib
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> len(people.check())
+        0
+        >>> pathlib.Path(people.files["path"][0].as_py()).unlink()
+        >>> people.check()[["problem", "listed_bytes", "rows"]]
+           problem  listed_bytes  rows
+        0  missing            35     1
+        """
+        self._whole("check")
+        store = self._directory("check", writes=False)
+        check_bucket(store)
+        return check(store)
+
+    @public_function
+    def verify(self) -> pd.DataFrame:
+        """Read all files completely, and report damaged files and files that differ from the snapshot.
+
+        `verify` reads files in parallel and in bounded memory. Damage raises no error. The returned DataFrame
+        reports the damage.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A DataFrame with one row for each file, and with these Arrow-backed columns:
+
+            - path : path of the file
+            - bytes : stored size of the file, in bytes
+            - rows : number of intact records
+            - damaged : number of damaged records, counting a byte range without recognisable records as one
+            - damaged_bytes : number of damaged bytes in the decompressed content
+            - offset : byte offset of the first damage in the decompressed content; null without damage
+            - reason : description of the first damage; null without damage
+            - drift : how the features in the file differ from the expected columns; empty without a
+              difference. The expected columns come from the snapshot, or are inferred from a sample as in
+              `read_tfrecord`
+            - agrees : false if the file differs from the snapshot; null if there is no snapshot
+            - differs : how the file differs from the snapshot; null if there is no snapshot
+
+        Raises
+        ------
+        FileNotFoundError
+            If the path matches no file.
+
+        See Also
+        --------
+        Dataset.add_snapshot : Store a snapshot of files that another tool wrote.
+        read_tfrecord : Read the files; ``on_corrupt`` skips or quarantines damage.
+
+        Examples
+        --------
+        Damage the first of two files, and let `verify` find the damaged file:
+
+        >>> import pathlib
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> people = dask_tfrecord.open_dataset("people")
+        >>> file = pathlib.Path(people.files["path"][0].as_py())
+        >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
+
+        >>> report = people.verify()
+        >>> report[["rows", "damaged", "offset", "agrees"]]
+           rows  damaged  offset agrees
+        0     0        1       0  False
+        1     1        0    <NA>   True
+        """
+        return verify(self._path, compute_each, **self._whole("verify", "record_type"))
 
 
 class ColumnStatistics(NamedTuple):

@@ -1,149 +1,38 @@
-"""Define the methods of `Dataset` that change versions and files, verify files, and clean up."""
+"""Define the methods of `Dataset` that change versions and files, and clean up."""
 
 import logging
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
-import pandas as pd
 import pyarrow.compute as pc
 
-from dask_tfrecord.collection import full_scans
 from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.rewrite import versions as rewrite_versions
+from dask_tfrecord.dataset.rewrite.add_snapshot import add_snapshot
 from dask_tfrecord.dataset.rewrite.compact import compact_files
 from dask_tfrecord.dataset.rewrite.delete import delete_rows
-from dask_tfrecord.dataset.snapshot.check import check
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import time_of_store
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.keywords import arguments
 from dask_tfrecord.keywords.public_functions import public_function
-from dask_tfrecord.keywords.requests import keeps_versions
+from dask_tfrecord.keywords.requests import is_auto, keeps_versions, plan_columnar, read_request
 from dask_tfrecord.storage.uploading import check_bucket
 
 logger = logging.getLogger(__name__)
 
 
 class Maintenance(OpenedPath):
-    """Inspect or change the versions and files of a dataset. `Dataset` inherits these methods.
+    """Change the versions and files of a dataset. `Dataset` inherits these methods.
 
     After a method has committed a version, the `Dataset` reads the new version.
     """
-
-    @public_function
-    def check(self) -> pd.DataFrame:
-        """List the files once, and report how they differ from the newest version of the dataset.
-
-        `check` opens no data file, and changes nothing. Call `verify` to also read the content of all files.
-        The pages of web servers state no sizes, so `check` finds no resized files there.
-
-        Returns
-        -------
-        pandas.DataFrame
-            A DataFrame with one row for each problem, empty if there is no problem, and with these
-            Arrow-backed columns:
-
-            - path : path of the file
-            - problem : "missing" for a file of the dataset that does not exist; "resized" for a file of the
-              dataset whose size differs from the snapshot; "unlisted" for a TFRecord file that the snapshot
-              does not list, so that reads ignore it; "unfinished" for a file of a write that is still
-              running or was interrupted
-            - bytes : stored size of the file, in bytes; null if the file is missing or its size is unknown
-            - listed_bytes : size in the snapshot; null if the snapshot does not list the file
-            - rows : row count in the snapshot; null if the snapshot does not list the file
-
-        Raises
-        ------
-        FileNotFoundError
-            If the directory has no snapshot.
-
-        See Also
-        --------
-        Dataset.verify : Read all files, and also report damaged files.
-        Dataset.repair : Drop missing files from the dataset.
-        Dataset.add_snapshot : List files that other tools have added or changed.
-        Dataset.cleanup : Remove the files of interrupted writes.
-
-        Examples
-        --------
-        >>> import pathlib
-        >>> import dask_tfrecord
-        >>> from dask import dataframe as dd
-        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
-        >>> people = dask_tfrecord.open_dataset("people")
-        >>> len(people.check())
-        0
-        >>> pathlib.Path(people.files["path"][0].as_py()).unlink()
-        >>> people.check()[["problem", "listed_bytes", "rows"]]
-           problem  listed_bytes  rows
-        0  missing            35     1
-        """
-        self._whole("check")
-        store = self._directory("check", writes=False)
-        check_bucket(store)
-        return check(store)
-
-    @public_function
-    def verify(self) -> pd.DataFrame:
-        """Read all files completely, and report damaged files and files that differ from the snapshot.
-
-        `verify` reads files in parallel and in bounded memory. Damage raises no error. The returned DataFrame
-        reports the damage.
-
-        Returns
-        -------
-        pandas.DataFrame
-            A DataFrame with one row for each file, and with these Arrow-backed columns:
-
-            - path : path of the file
-            - bytes : stored size of the file, in bytes
-            - rows : number of intact records
-            - damaged : number of damaged records, counting a byte range without recognisable records as one
-            - damaged_bytes : number of damaged bytes in the decompressed content
-            - offset : byte offset of the first damage in the decompressed content; null without damage
-            - reason : description of the first damage; null without damage
-            - drift : how the features in the file differ from the expected columns; empty without a
-              difference. The expected columns come from the snapshot, or are inferred from a sample as in
-              `read_tfrecord`
-            - agrees : false if the file differs from the snapshot; null if there is no snapshot
-            - differs : how the file differs from the snapshot; null if there is no snapshot
-
-        Raises
-        ------
-        FileNotFoundError
-            If the path matches no file.
-
-        See Also
-        --------
-        Dataset.add_snapshot : Store a snapshot of files that another tool wrote.
-        read_tfrecord : Read the files; ``on_corrupt`` skips or quarantines damage.
-
-        Examples
-        --------
-        Damage the first of two files, and let `verify` find the damaged file:
-
-        >>> import pathlib
-        >>> import dask_tfrecord
-        >>> from dask import dataframe as dd
-        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
-        >>> people = dask_tfrecord.open_dataset("people")
-        >>> file = pathlib.Path(people.files["path"][0].as_py())
-        >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
-
-        >>> report = people.verify()
-        >>> report[["rows", "damaged", "offset", "agrees"]]
-           rows  damaged  offset agrees
-        0     0        1       0  False
-        1     1        0    <NA>   True
-        """
-        return full_scans.verify(self._path, self._whole("verify", "record_type"))
 
     @public_function
     def compact(
@@ -681,7 +570,17 @@ class Maintenance(OpenedPath):
         """
         read = self._whole("add_snapshot", "schema", "hive", "record_type", "split")
         store = self._directory("add_snapshot")
-        return self._committed(full_scans.index(self._path, store, read, columnar))
+        rare = {"infer": "all", "max_features": None}
+        read |= {"use_snapshot": False, "blocksize": None, "read_options": rare}
+        done = add_snapshot(
+            self._path,
+            store,
+            read_request(**read),
+            partial(plan_columnar, columnar),
+            compute_each,
+            sets_columnar=not is_auto(columnar),
+        )
+        return self._committed(done)
 
     def _committed(self, snapshot: Snapshot, **details: Any) -> Commit:
         """Return a `Commit` for a committed version, and let the next use of the `Dataset` open the newest

@@ -39,9 +39,9 @@ _COLLECTION = "compute"
 _WRITES = ("to_tfrecord", "Writer")
 
 # `Dataset` inherits public methods from the classes in `_PARTS`. `_READING` lists the only methods of
-# `Maintenance` that use the read keywords of `open_dataset`.
+# `Facts` and `Maintenance` that use the read keywords of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Facts.", "Maintenance.")
-_READING = ("Maintenance.add_snapshot", "Maintenance.verify")
+_READING = ("Maintenance.add_snapshot", "Facts.verify")
 
 
 def _title(function: Callable[..., Any]) -> str:

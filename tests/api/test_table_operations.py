@@ -1,6 +1,6 @@
 """`exists`, `cleanup`, `expire` and `restore`: what goes, what stays, and which version is the newest.
 
-Modules: api.maintenance, collection.full_scans, dataset.rewrite.versions.
+Modules: api.description, api.maintenance, dataset.rewrite.versions.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""Describe all files of a directory in a snapshot, and write their column files."""
+"""Read all files of a directory, store a snapshot of their content, and write their column files."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -14,10 +14,16 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column, Decoded, Decoder, Encoder, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import detect, known_codec
+from dask_tfrecord.dataset.listing import nothing_at
 from dask_tfrecord.dataset.names import COLUMNS
+from dask_tfrecord.dataset.read.columns import ReadRequest
+from dask_tfrecord.dataset.read.discovery import open_path
+from dask_tfrecord.dataset.read.inferred_schema import INTEGERS_AS_FLOATS
+from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, WantedSplits
 from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file
-from dask_tfrecord.dataset.snapshot.check import ComparedFiles
+from dask_tfrecord.dataset.snapshot import visibility
+from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_newest_files, refuse_differences
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
 from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import (
@@ -27,11 +33,19 @@ from dask_tfrecord.dataset.snapshot.stored_files import (
     to_entries,
     with_known_versions,
 )
+from dask_tfrecord.dataset.write.destination import (
+    check_destination,
+    refuse_datasets_below,
+    refuse_inside_dataset,
+)
 from dask_tfrecord.dataset.write.operations import Change, Operation, successor
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import Transaction, remove_staging
+from dask_tfrecord.dataset.write.transaction import Transaction, finish_newest, remove_staging
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    Remedy,
     SchemaError,
     TFRecordError,
     add_snapshot_again,
@@ -59,8 +73,119 @@ from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import value_type
 from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.reader import Checksum
 from dask_tfrecord.storage.store import Store
+
+
+def add_snapshot(
+    path: PathLike,
+    store: Store,
+    request: ReadRequest,
+    plan_columnar: Callable[[Schema, Sequence[str], Snapshot | None], Columnar],
+    compute_each: ComputeEach,
+    *,
+    sets_columnar: bool,
+) -> Snapshot:
+    """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` describes.
+
+    ``sets_columnar`` is True if the caller chose the columns of the column files. ``plan_columnar`` returns
+    these columns for a schema, the partition columns, and the snapshot that exists already.
+    """
+    refuse_inside_dataset(store, "add_snapshot")
+    check_destination(store, "overwrite")  # the mode that accepts files without a snapshot
+    finish_newest(store)
+    before = Head.read(store).snapshot
+    if before is not None and request.split not in (None, ALL):
+        raise _other_splits(request.split)
+    with open_run(store) as run:
+        try:
+            is_current = False
+            found = None if before is None else find_newest_files(store, before)
+            before = None if found is None else found.snapshot
+            if sets_columnar or (before is not None and before.columnar != "auto"):
+                run = replace(run, columnar="never")  # until all files are described
+            if found is not None and _is_known(store, found):
+                is_current = not pc.any(found.is_rewritten).as_py()
+                snapshot = describe_changed_files(run, found, compute_each)
+            else:
+                snapshot = _described(path, run, request, compute_each)
+                if before is not None:
+                    files = with_known_versions(snapshot.file_list, before.file_list)
+                    snapshot = replace(snapshot, log=EntryLog(files))
+            columns = plan_columnar(snapshot.schema, snapshot.partition_on, before)
+            if sets_columnar and columns != "never":
+                wanted = [*range(len(snapshot.file_list))]
+            else:
+                wanted = rows_to_store(store, snapshot, columns, compute_each)
+            if is_current and not sets_columnar and not wanted:
+                problem = "the directory already has a snapshot, which is up to date"
+                raise DestinationError(problem, "leave it as it is until files have changed")
+            run = replace(run, columnar=columns)
+            snapshot = with_column_files(run, snapshot, wanted, compute_each)
+            return commit_snapshot(store, snapshot, before)
+        except (FileNotFoundError, CorruptRecordError):
+            newest = Head.read(store).snapshot
+            if newest is None or (before is not None and newest.run == before.run):
+                raise
+            problem = (
+                "another write was committed while add_snapshot read the files, and replaced some of them"
+            )
+            raise ConcurrentWriteError(problem, add_snapshot_again(store.public())) from None
+
+
+def _described(path: PathLike, run: WriteRun, request: ReadRequest, compute_each: ComputeEach) -> Snapshot:
+    store = run.store
+    if not store.fs.isdir(store.root):
+        raise nothing_at(store, "no such directory")
+    refuse_datasets_below(store, "whose files the snapshot would list, too")
+    try:
+        dataset = open_path(path, request, compute_each=compute_each)
+        # Only a description that lists splits can omit files of the directory.
+        if SPLIT in dataset.partition_values or request.split not in (None, ALL):
+            _refuse_undescribed_files(store, dataset, request)
+        return describe_files(dataset, run, compute_each)
+    except TFRecordError as error:
+        # A column of a snapshot has one kind, so its files cannot hold integers and floats.
+        error.remedies = tuple(one for one in error.remedies if one.effect != INTEGERS_AS_FLOATS)
+        if not any(one.keyword == SPLIT for one in error.remedies):
+            raise
+        if isinstance(error, CorruptRecordError):  # a file is missing, and a snapshot would hide that
+            raise error.replaced(remedies=()) from None
+        # A snapshot lists the files of all splits, so suggest only the remedy that reads all splits.
+        every = [one for one in error.remedies if one.value == ALL]
+        raise error.replaced(advice=None, remedies=every) from None
+
+
+def _other_splits(split: WantedSplits) -> TFRecordError:
+    problem = f"a snapshot lists the files of all splits, but split={split!r} was passed"
+    return TFRecordError(problem, Remedy(SPLIT, ALL, "read the splits as a column"))
+
+
+def _refuse_undescribed_files(store: Store, dataset: ReadPlan, request: ReadRequest) -> None:
+    """Raise TFRecordError if the TFDS description, or ``split=``, omits data files, because every later read
+    of the snapshot would fail.
+    """
+    read = {*dataset.files.paths}
+    others = [path for path in visibility.data_files(store).paths if path not in read]
+    if others and request.split not in (None, ALL):
+        raise _other_splits(request.split)
+    if others:
+        problem = f"the description of the dataset does not list {len(others)} files of the directory"
+        raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
+
+
+def _is_known(store: Store, compared: ComparedFiles) -> bool:
+    """Return False if other tools have written all files, and have added, removed or rewritten some, so that
+    all files must be described again.
+
+    Raise the errors of `refuse_differences` if the snapshot lists files of this library.
+    """
+    if any(map(is_part, compared.listed.names)):
+        refuse_differences(store, compared, may_be_rewritten=True)
+        return True
+    changed = pc.or_(compared.is_rewritten, compared.is_missing)
+    return not (len(compared.unlisted) or pc.any(changed).as_py())
 
 
 @contextmanager

@@ -1,21 +1,27 @@
 """Read all files completely, and report damage and differences from the snapshot."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType, crc32c_combine
+from dask_tfrecord.dataset.listing import list_files, with_trailing_slash
 from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
+from dask_tfrecord.dataset.read.layouts import find_splits
 from dask_tfrecord.dataset.read.sample import merge_by_file, take_sample
-from dask_tfrecord.dataset.rewrite.add_snapshot import (
-    groups_of_entries,
-)
+from dask_tfrecord.dataset.rewrite.add_snapshot import groups_of_entries
+from dask_tfrecord.dataset.snapshot import visibility
+from dask_tfrecord.dataset.snapshot.check import find_newest_files
+from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
+from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader, StoredRows
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
@@ -29,9 +35,113 @@ from dask_tfrecord.files.splice import feature_schema, rows_of_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.window import WINDOW_BYTES
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.tfds import INFO
 from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.filesystem import Filesystem
+from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.reader import Checksum
 from dask_tfrecord.storage.store import Store
+
+_LENIENT = ReadOptions(damage=DamagePolicy("skip"))
+
+
+class FileReport(NamedTuple):
+    """A report on the content and the damage of a file or a split.
+
+    ``sample`` summarizes the undamaged records. ``damaged`` counts damaged records and damaged ranges without
+    any recognisable record. ``damaged_bytes`` is the total size of the damage in the decompressed file.
+    ``first`` is the first damaged range, or None if there is no damage.
+    """
+
+    sample: Sample
+    bytes: int
+    crc32c: int
+    damaged: int
+    damaged_bytes: int
+    first: DamagedRange | None
+
+    @property
+    def records(self) -> int:
+        return self.sample.records
+
+
+def unreadable(problem: str) -> FileReport:
+    return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
+
+
+def verify(
+    path: PathLike | Sequence[PathLike],
+    compute_each: ComputeEach,
+    *,
+    record_type: AskedType = "infer",
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> pd.DataFrame:
+    """Read all files completely, and return the report that `Dataset.verify` describes."""
+    if isinstance(path, str | os.PathLike):
+        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
+        snapshot = Head.read(store).snapshot
+        if snapshot is not None:
+            return _verify_snapshot(store, snapshot, compute_each)
+    listing = list_files(path, storage_options, filesystem)
+    store, files = listing.store, visibility.tfrecord_files(listing).files
+    schema = sampled_schema(store, files, record_type)
+    reports = verify_files(store, files, schema.record_type, compute_each)
+    splits = find_splits(listing)
+    missing = [] if splits is None else [*splits.missing.values()]
+    reports += [unreadable(f"the file is missing, but {INFO} lists it") for _ in missing]
+    return _report_frame(
+        store.public_paths([*files.paths, *missing]),
+        reports,
+        schema,
+        [None] * len(reports),
+    )
+
+
+def _verify_snapshot(store: Store, snapshot: Snapshot, compute_each: ComputeEach) -> pd.DataFrame:
+    """Verify the files that the newest snapshot lists, and report files that it does not list."""
+    compared = find_newest_files(store, snapshot)
+    snapshot = compared.snapshot
+    store = with_version(store, snapshot.number)  # a restore may not have moved all files back yet
+    rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
+    listed = dict(zip(snapshot.file_list.names, rows, strict=True))
+    found = FileList.joined([compared.files.filter(pc.invert(compared.is_missing)), compared.unlisted])
+    verified = verify_files(store, found, snapshot.schema.record_type, compute_each)
+    missing = unreadable("the file is missing, but the dataset's snapshot lists it")
+    reports = {**dict.fromkeys(listed, missing), **dict(zip(found.names, verified, strict=True))}
+    differs: dict[str, str | None] = {
+        name: describe_changes(report, listed[name]) if name in listed else "the snapshot does not list it"
+        for name, report in reports.items()
+    }
+    entries = [one for one in snapshot.files if one.columns is not None and not differs[one.path]]
+    if entries:
+        texts = column_file_differences(store, snapshot.schema.record_type, entries, compute_each)
+        differs |= zip((one.path for one in entries), texts, strict=True)
+    paths = [store.public(store.join(name)) for name in reports]
+    return _report_frame(paths, [*reports.values()], snapshot.schema, [*differs.values()])
+
+
+def _report_frame(
+    paths: Sequence[str],
+    reports: Sequence[FileReport],
+    schema: Schema,
+    differs: Sequence[str | None],
+) -> pd.DataFrame:
+    columns = {
+        "path": pa.array(paths, pa.string()),
+        "bytes": pa.array([report.bytes for report in reports], pa.int64()),
+        "rows": pa.array([report.records for report in reports], pa.int64()),
+        "damaged": pa.array([report.damaged for report in reports], pa.int64()),
+        "damaged_bytes": pa.array([report.damaged_bytes for report in reports], pa.int64()),
+        "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
+        "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
+        "drift": pa.array([describe_drift(report.sample, schema) for report in reports], pa.string()),
+        "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
+        "differs": pa.array(differs, pa.string()),
+    }
+    frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
+
 
 # -- Comparison with the records -----------------------------------------------------------------------------
 
@@ -105,33 +215,6 @@ def _are_equal(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
     if pa.types.is_floating(one.type):
         one, other = one.view(pa.int32()), other.view(pa.int32())
     return bool(one.equals(other))
-
-
-_LENIENT = ReadOptions(damage=DamagePolicy("skip"))
-
-
-class FileReport(NamedTuple):
-    """A report on the content and the damage of a file or a split.
-
-    ``sample`` summarizes the undamaged records. ``damaged`` counts damaged records and damaged ranges without
-    any recognisable record. ``damaged_bytes`` is the total size of the damage in the decompressed file.
-    ``first`` is the first damaged range, or None if there is no damage.
-    """
-
-    sample: Sample
-    bytes: int
-    crc32c: int
-    damaged: int
-    damaged_bytes: int
-    first: DamagedRange | None
-
-    @property
-    def records(self) -> int:
-        return self.sample.records
-
-
-def unreadable(problem: str) -> FileReport:
-    return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
 
 
 def verify_files(
