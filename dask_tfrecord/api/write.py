@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, Unpack, overload
@@ -40,9 +40,7 @@ from dask_tfrecord.dataset.write.transaction import (
 )
 from dask_tfrecord.keywords import arguments, requests
 from dask_tfrecord.keywords.arguments import (
-    AnyCompression,
-    AnyRecordType,
-    AnySchema,
+    AllWriteKeywords,
     StreamKeywords,
     WriteKeywords,
     WriteOptionKeywords,
@@ -51,9 +49,7 @@ from dask_tfrecord.keywords.arguments import (
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.keywords.requests import WriteRequest
 from dask_tfrecord.keywords.splits import SPLIT_FIELD
-from dask_tfrecord.schema.fields import Lossy
 from dask_tfrecord.storage.failures import hide, secrets_of
-from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.store import Store
 
@@ -83,30 +79,7 @@ def to_tfrecord(
 def to_tfrecord(
     ddf: dd.DataFrame | pd.DataFrame | ArrowStream | ArrowArray,
     path: PathLike,
-    *,
-    compression: AnyCompression | Literal["default"] | None = "default",
-    record_type: AnyRecordType = "infer",
-    schema: AnySchema | None = None,
-    lossy: Lossy | Literal["default"] = "default",
-    write_index: bool | None = None,
-    append: bool = False,
-    schema_change: Literal["add"] | None = None,
-    overwrite: bool | Literal["partitions"] = False,
-    keep_versions: bool | None = None,
-    partition_on: str | Sequence[str] | None = None,
-    columnar: str | Sequence[str] | Literal[False] | None = "auto",
-    split: Mapping[str, float] | None = None,
-    colocate: bool = False,
-    shuffle: bool | None = False,
-    seed: int = 0,
-    name_function: Callable[[int], str] | None = None,
-    custom_metadata: Mapping[str, str] | None = None,
-    write_id: str | None = None,
-    write_options: WriteOptionKeywords | None = None,
-    compute: bool = True,
-    compute_kwargs: dict[str, Any] | None = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **keywords: Unpack[AllWriteKeywords],
 ) -> Any:
     """Write a Dask DataFrame, or other rows, as TFRecord files, which TensorFlow and Spark can read.
 
@@ -278,19 +251,19 @@ def to_tfrecord(
         ``compression_level`` : int, optional
             The compression level of the codec. A higher level produces smaller files but is slower. The valid
             range of levels depends on the codec.
-    compute : bool, default True
-        If ``compute`` is True, write the dataset now. If ``compute`` is False, return a lazy object.
-        Computing the lazy object writes the dataset.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
     compute_kwargs : dict, optional
         Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``. The keyword ``retries`` sets
         how often a failed task is repeated before the write fails. The default of ``retries`` is
         ``dask-tfrecord.retries`` in Dask's configuration. Without ``dask-tfrecord.retries``, failed tasks are
         repeated 5 times for remote stores, and never for local stores. With ``compute=False``, pass
         ``retries`` to ``compute`` instead.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+    compute : bool, default True
+        If ``compute`` is True, write the dataset now. If ``compute`` is False, return a lazy object.
+        Computing the lazy object writes the dataset.
 
     Returns
     -------
@@ -359,7 +332,9 @@ def to_tfrecord(
     3
     """
     with ExitStack() as closing:
-        rare = requests.WriteOption(**arguments.options("write_options", write_options, requests.WriteOption))
+        write = arguments.with_defaults(AllWriteKeywords, keywords)
+        rare = arguments.options("write_options", write["write_options"], WriteOptionKeywords)
+        compute, kwargs = write["compute"], write["compute_kwargs"]
         rows: CollectionRows | Source
         if isinstance(ddf, dd.DataFrame):
             rows = CollectionRows(ddf)
@@ -369,40 +344,20 @@ def to_tfrecord(
             requests.refuse_for_streams(
                 rows.kind,
                 compute=None if compute is True else compute,
-                compute_kwargs=compute_kwargs,
-                npartitions=rare.npartitions,
+                compute_kwargs=kwargs,
+                npartitions=rare["npartitions"],
             )
         arguments.path(path)
-        arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
+        arguments.mappings(compute_kwargs=kwargs, storage_options=write["storage_options"])
         arguments.flag("compute", compute)
-        given = (compute_kwargs or {}).get("retries")
-        retries = keyword_or_default("retries", given, partial(arguments.count, "retries", least=0), None)
-        request = requests.write_request(
-            rows.columns,
-            rows.npartitions,
-            rare,
-            schema=schema,
-            record_type=record_type,
-            compression=compression,
-            lossy=lossy,
-            write_index=write_index,
-            append=append,
-            schema_change=schema_change,
-            overwrite=overwrite,
-            keep_versions=keep_versions,
-            partition_on=partition_on,
-            columnar=columnar,
-            split=split,
-            colocate=colocate,
-            shuffle=shuffle,
-            seed=seed,
-            name_function=name_function,
-            custom_metadata=custom_metadata,
-            write_id=write_id,
+        kwargs = kwargs or {}
+        retries = keyword_or_default(
+            "retries", kwargs.get("retries"), partial(arguments.count, "retries", least=0), None
         )
+        request = requests.write_request(rows.columns, rows.npartitions, rare, write)
         if isinstance(rows, CollectionRows):
-            check_cluster((compute_kwargs or {}).get("scheduler"))
-        store = destination(path, storage_options, filesystem)
+            check_cluster(kwargs.get("scheduler"))
+        store = destination(path, write["storage_options"], write["filesystem"])
         if isinstance(rows, CollectionRows) and request.mode in ("overwrite", "partitions"):
             lineage.check_not_read(ddf, store)
         head = _head(store, request)
@@ -418,9 +373,9 @@ def to_tfrecord(
                 shuffle=request.shuffle,
                 npartitions=request.npartitions,
             )
-            return _compute(result, run, compute_kwargs or {}, retries) if compute else result
-        write = partial(_write_source, rows, run, operation, request)
-        return _finish(run, write, is_over=lambda error: True)
+            return _compute(result, run, kwargs, retries) if compute else result
+        task = partial(_write_source, rows, run, operation, request)
+        return _finish(run, task, is_over=lambda error: True)
 
 
 def _head(store: Store, request: WriteRequest) -> Head:
@@ -471,7 +426,7 @@ def _plan(
         fitted=frozenset(order if existing is not None else ()) - {*given_types(request.schema)},
         partitioning=partition_fields,
         order=order,
-        max_directories=request.rare.max_files_per_task or sys.maxsize,
+        max_directories=request.rare["max_files_per_task"] or sys.maxsize,
         custom_metadata=request.custom_metadata,
         write_id=request.write_id,
         label=request.name_function,

@@ -165,9 +165,10 @@ class Writer:
         arguments.path(path)
         arguments.mappings(storage_options=storage_options)
         arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-        rare = arguments.options("write_options", write_options, requests.FileOption)
-        rare = {"max_bytes_per_file": 1 << 27, **rare}
-        self._rare = requests.FileOption(**rare)
+        rare = arguments.options("write_options", write_options, FileOptionKeywords)
+        if "max_bytes_per_file" not in (write_options or {}):
+            rare["max_bytes_per_file"] = 1 << 27
+        self._rare = rare
         self._options = requests.write_options(compression, lossy, self._rare)
         self._keys = None if partition_on is None else arguments.names("partition_on", partition_on)
         self._record_type = requests.written_type(record_type, self._rare)

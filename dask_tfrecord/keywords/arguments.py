@@ -3,7 +3,8 @@
 The functions convert each argument to one standard type, and accept the spellings of other libraries if the
 meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
 the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed dicts,
-such as `RequestKeywords`, declare the keywords that several functions share.
+such as `RequestKeywords`, declare the keywords that several functions share, with the type and the default of
+each keyword.
 """
 
 import operator
@@ -13,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
-from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
 
 import dask
 import numpy as np
@@ -32,7 +32,8 @@ from dask_tfrecord.dataset.read.columns import GivenHive, GivenSchema, Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, TFRecordError, did_you_mean
 from dask_tfrecord.files.damage import OnCorrupt
-from dask_tfrecord.files.file_options import Extra
+from dask_tfrecord.files.file_options import MAX_FEATURES, Extra
+from dask_tfrecord.keywords.public_functions import parameters_of
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 from dask_tfrecord.storage.block_cache import LEAST_BYTES, BlockCache
@@ -42,6 +43,7 @@ from dask_tfrecord.storage.paths import PathLike, path_text
 from dask_tfrecord.storage.read_ahead import limit_in_flight
 
 Value = TypeVar("Value")
+Keywords = TypeVar("Keywords")
 
 _NAME = "dask-tfrecord"
 _DEFAULTS = yaml.safe_load(Path(__file__).with_name("dask-tfrecord.yaml").read_text())
@@ -118,37 +120,37 @@ PathOrMixture: TypeAlias = PathLike | Sequence[PathLike] | Mapping[Any, float] |
 class ReadOptionKeywords(TypedDict, total=False):
     """Declare the options in ``read_options=``, which few reads need."""
 
-    infer: Infer
-    include_offset_column: bool | str
-    max_corrupt: int | float | None
-    quarantine_path: PathLike | None
-    verify_crc: bool
-    max_record_bytes: SupportsIndex | str
-    max_features: int | None
+    infer: Annotated[Infer, "sample"]
+    include_offset_column: Annotated[bool | str, False]
+    max_corrupt: Annotated[int | float | None, None]
+    quarantine_path: Annotated[PathLike | None, None]
+    verify_crc: Annotated[bool, True]
+    max_record_bytes: Annotated[SupportsIndex | str, MAX_RECORD_BYTES]
+    max_features: Annotated[int | None, MAX_FEATURES]
 
 
 class DetectedReadKeywords(TypedDict, total=False):
     """Declare the read keywords of functions that always detect the codec."""
 
-    schema: ReadSchema | None
-    hive: GivenHive
-    use_snapshot: bool
-    filters: Sequence[Any] | pc.Expression | None
-    split: str | Sequence[str] | None
-    labels: Labels
-    version: int | None
-    record_type: AnyRecordType
-    extra: Extra
-    on_corrupt: OnCorrupt
-    read_options: ReadOptionKeywords | None
-    storage_options: dict[str, Any] | None
-    filesystem: Filesystem
+    schema: Annotated[ReadSchema | None, None]
+    hive: Annotated[GivenHive, True]
+    use_snapshot: Annotated[bool, True]
+    filters: Annotated[Sequence[Any] | pc.Expression | None, None]
+    split: Annotated[str | Sequence[str] | None, None]
+    labels: Annotated[Labels, "names"]
+    version: Annotated[int | None, None]
+    record_type: Annotated[AnyRecordType, "infer"]
+    extra: Annotated[Extra, "raise"]
+    on_corrupt: Annotated[OnCorrupt, "raise"]
+    read_options: Annotated[ReadOptionKeywords | None, None]
+    storage_options: Annotated[dict[str, Any] | None, None]
+    filesystem: Annotated[Filesystem, None]
 
 
 class ReadKeywords(DetectedReadKeywords, total=False):
     """Declare the keywords that control what is read from a path."""
 
-    compression: AnyCompression | Literal["infer"] | None
+    compression: Annotated[AnyCompression | Literal["infer"] | None, "infer"]
 
 
 class OrderKeywords(TypedDict, total=False):
@@ -210,16 +212,16 @@ class EpochKeywords(ShuffleKeywords, CacheKeywords, total=False):
 class PartitionKeywords(TypedDict, total=False):
     """Declare the keywords that divide the rows of a read into partitions."""
 
-    blocksize: SupportsIndex | str | None
-    partition_by: str | Sequence[str] | None
-    index: str | Sequence[str] | Literal[False] | None
-    calculate_divisions: bool | None
+    blocksize: Annotated[SupportsIndex | str | None, "default"]
+    partition_by: Annotated[str | Sequence[str] | None, None]
+    index: Annotated[str | Sequence[str] | Literal[False] | None, None]
+    calculate_divisions: Annotated[bool | None, False]
 
 
 class RequestKeywords(ReadKeywords, PartitionKeywords, total=False):
     """Declare the keywords that determine the rows and the partitions of a read."""
 
-    include_path_column: bool | str
+    include_path_column: Annotated[bool | str, False]
 
 
 class CollectionKeywords(RequestKeywords, total=False):
@@ -232,50 +234,56 @@ class CollectionKeywords(RequestKeywords, total=False):
 class FileOptionKeywords(TypedDict, total=False):
     """Declare the options that a `Writer` accepts in ``write_options=``."""
 
-    compression_level: int | None
-    max_rows_per_file: int | None
-    max_bytes_per_file: SupportsIndex | str | None
-    feature_lists: str | Sequence[str] | None
+    compression_level: Annotated[int | None, None]
+    max_rows_per_file: Annotated[int | None, None]
+    max_bytes_per_file: Annotated[SupportsIndex | str | None, None]
+    feature_lists: Annotated[str | Sequence[str] | None, None]
 
 
 class WriteOptionKeywords(FileOptionKeywords, total=False):
     """Declare the options in ``write_options=``, which few calls of `to_tfrecord` need."""
 
-    max_files_per_task: int | None
-    npartitions: int | None
-    split_by: str | Sequence[str] | int | None
+    max_files_per_task: Annotated[int | None, 1024]
+    npartitions: Annotated[int | None, None]
+    split_by: Annotated[str | Sequence[str] | int | None, None]
 
 
 class StreamKeywords(TypedDict, total=False):
     """Declare the keywords of `to_tfrecord` for rows that are not a Dask collection."""
 
-    compression: AnyCompression | Literal["default"] | None
-    record_type: AnyRecordType
-    schema: AnySchema | None
-    lossy: Lossy | Literal["default"]
-    write_index: bool | None
-    append: bool
-    schema_change: Literal["add"] | None
-    overwrite: bool | Literal["partitions"]
-    keep_versions: bool | None
-    partition_on: str | Sequence[str] | None
-    columnar: str | Sequence[str] | Literal[False] | None
-    split: Mapping[str, float] | None
-    colocate: bool
-    shuffle: bool | None
-    seed: int
-    name_function: Callable[[int], str] | None
-    custom_metadata: Mapping[str, str] | None
-    write_id: str | None
-    write_options: WriteOptionKeywords | None
-    storage_options: dict[str, Any] | None
-    filesystem: Filesystem
+    compression: Annotated[AnyCompression | Literal["default"] | None, "default"]
+    record_type: Annotated[AnyRecordType, "infer"]
+    schema: Annotated[AnySchema | None, None]
+    lossy: Annotated[Lossy | Literal["default"], "default"]
+    write_index: Annotated[bool | None, None]
+    append: Annotated[bool, False]
+    schema_change: Annotated[Literal["add"] | None, None]
+    overwrite: Annotated[bool | Literal["partitions"], False]
+    keep_versions: Annotated[bool | None, None]
+    partition_on: Annotated[str | Sequence[str] | None, None]
+    columnar: Annotated[str | Sequence[str] | Literal[False] | None, "auto"]
+    split: Annotated[Mapping[str, float] | None, None]
+    colocate: Annotated[bool, False]
+    shuffle: Annotated[bool | None, False]
+    seed: Annotated[int, 0]
+    name_function: Annotated[Callable[[int], str] | None, None]
+    custom_metadata: Annotated[Mapping[str, str] | None, None]
+    write_id: Annotated[str | None, None]
+    write_options: Annotated[WriteOptionKeywords | None, None]
+    storage_options: Annotated[dict[str, Any] | None, None]
+    filesystem: Annotated[Filesystem, None]
 
 
 class WriteKeywords(StreamKeywords, total=False):
     """Declare the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
-    compute_kwargs: dict[str, Any] | None
+    compute_kwargs: Annotated[dict[str, Any] | None, None]
+
+
+class AllWriteKeywords(WriteKeywords, total=False):
+    """Declare all keywords of `to_tfrecord`."""
+
+    compute: Annotated[bool, True]
 
 
 # Matches durations such as "1 day 12h", "01:30:00" and "1 day 01:30:00".
@@ -322,17 +330,24 @@ def mappings(**values: Any) -> None:
             raise TFRecordError(problem, keyword=keyword)
 
 
-def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
-    """Validate and copy a dict of options, such as ``read_options=``. Raise if an option is not a parameter
-    of ``known``.
+def with_defaults(declared: type[Keywords], given: Any) -> Keywords:
+    """Add the defaults of the keywords that the typed dict ``declared`` declares."""
+    keywords: Any = {**{name: one.default for name, one in parameters_of(declared).items()}, **given}
+    filled: Keywords = keywords
+    return filled
+
+
+def options(keyword: str, given: Any, declared: type[Keywords]) -> Keywords:
+    """Validate a dict of options, such as ``read_options=``, and add the defaults. Raise if the typed dict
+    ``declared`` does not declare an option.
     """
     mappings(**{keyword: given})
-    names = [*signature(known).parameters]
+    names = [*parameters_of(declared)]
     for name in given or ():
         if name not in names:
             advice = did_you_mean(name, names) or f"its options are {', '.join(names)}"
             raise TFRecordError(f"{keyword}= has no option {name!r}", advice, keyword=keyword)
-    return dict(given or {})
+    return with_defaults(declared, given or {})
 
 
 def compression(value: Any, *others: str) -> Any:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 
 import yaml
 
@@ -22,15 +22,14 @@ from dask_tfrecord.storage.failures import hide, redact_errors, secrets_of
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# Maps each keyword that several functions share to its `inspect.Parameter`, which contains the default. The
-# functions `read_request`, `plan_batches` and `iter_batches` declare the shared keywords.
+# Maps each keyword that several feeds share to its `inspect.Parameter`, which contains the default. The
+# functions `plan_batches` and `iter_batches` declare these keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
-# The options that the keywords `read_options` and `write_options` accept, each with its default. The classes
-# `ReadOption` and `WriteOption` declare the options.
+# The options that the keywords `read_options` and `write_options` accept, each with its default.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
-# The options that ``write_options=`` of a `Writer` accepts. The class `FileOption` declares them.
+# The options that ``write_options=`` of a `Writer` accepts.
 WRITER_OPTIONS: list[str] = []
 
 # The function name in errors that are raised while a Dask collection is computed.
@@ -143,10 +142,22 @@ def _expanded(given: Signature) -> Signature:
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
             (keywords,) = get_args(parameter.annotation)
-            found += [SHARED_PARAMETERS[name] for name in keywords.__annotations__]
+            found += parameters_of(keywords).values()
         else:
             found.append(parameter)
     return given.replace(parameters=found)
+
+
+def parameters_of(declared: Any) -> dict[str, Parameter]:
+    """Return a parameter, with its default, for each keyword that a typed dict declares."""
+    return {
+        name: Parameter(
+            name, Parameter.KEYWORD_ONLY, default=hint.__metadata__[0], annotation=hint.__origin__
+        )
+        if get_origin(hint) is Annotated
+        else SHARED_PARAMETERS[name]
+        for name, hint in declared.__annotations__.items()
+    }
 
 
 # -- Unknown keywords ----------------------------------------------------------------------------------------

@@ -6,18 +6,16 @@ module `reader` handles the keywords that only affect the Dask collection of `re
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from inspect import signature
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
+from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.dataset.read.columns import Infer, ReadRequest
 from dask_tfrecord.dataset.read.layouts import SPLIT
@@ -37,142 +35,82 @@ from dask_tfrecord.dataset.write.operations import (
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, TFRecordError, warn_caller
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy
 from dask_tfrecord.files.entry import check_labels
-from dask_tfrecord.files.file_options import MAX_FEATURES, Extra, ReadOptions, WriteOptions
+from dask_tfrecord.files.file_options import Extra, ReadOptions, WriteOptions
 from dask_tfrecord.keywords import arguments
 from dask_tfrecord.keywords.arguments import (
-    AnyCompression,
+    AllWriteKeywords,
     AnyRecordType,
+    FileOptionKeywords,
     ReadOptionKeywords,
-    ReadSchema,
+    RequestKeywords,
+    WriteOptionKeywords,
     keyword_or_default,
 )
-from dask_tfrecord.keywords.public_functions import OPTIONS, SHARED_PARAMETERS, WRITER_OPTIONS
+from dask_tfrecord.keywords.public_functions import OPTIONS, WRITER_OPTIONS, parameters_of
 from dask_tfrecord.keywords.splits import Splits, parse_splits
 from dask_tfrecord.schema.feature_maps import in_feature_lists
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
-from dask_tfrecord.storage.filesystem import Filesystem
-from dask_tfrecord.storage.paths import PathLike
-
-
-@dataclass(frozen=True)
-class ReadOption:
-    """The options that few reads need. The docstring of `read_tfrecord` describes each option."""
-
-    infer: Infer = "sample"
-    include_offset_column: bool | str = False
-    max_corrupt: int | float | None = None
-    quarantine_path: PathLike | None = None
-    verify_crc: bool = True
-    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES
-    max_features: int | None = MAX_FEATURES
-
-    def __post_init__(self) -> None:
-        arguments.choice("infer", self.infer, get_args(Infer))
-        arguments.flag("verify_crc", self.verify_crc)
-        arguments.count("max_features", self.max_features)
-        if self.quarantine_path is not None:
-            arguments.path(self.quarantine_path, "quarantine_path")
-
-
-@dataclass(frozen=True)
-class FileOption:
-    """The rarely needed options that both `Writer` and `to_tfrecord` accept."""
-
-    compression_level: int | None = None
-    max_rows_per_file: int | None = None
-    max_bytes_per_file: SupportsIndex | str | None = None
-    feature_lists: str | Sequence[str] | None = None
-
-
-@dataclass(frozen=True)
-class WriteOption(FileOption):
-    """The rarely needed options of `to_tfrecord`, whose docstring describes them."""
-
-    max_files_per_task: int | None = 1024
-    npartitions: int | None = None
-    split_by: str | Sequence[str] | int | None = None
-
-    def __post_init__(self) -> None:
-        arguments.count("max_files_per_task", self.max_files_per_task)
 
 
 def read_request(
-    columns: str | Sequence[str] | None = None,
-    *,
-    schema: ReadSchema | None = None,
-    hive: bool | Mapping[str, Any] = True,
-    use_snapshot: bool = True,
-    filters: Sequence[Any] | pc.Expression | None = None,
-    split: str | Sequence[str] | None = None,
-    labels: Labels = "names",
-    version: int | None = None,
-    blocksize: SupportsIndex | str | None = "default",
-    partition_by: str | Sequence[str] | None = None,
-    record_type: AnyRecordType = "infer",
-    compression: AnyCompression | Literal["infer"] | None = "infer",
-    extra: Extra = "raise",
-    include_path_column: bool | str = False,
-    on_corrupt: OnCorrupt = "raise",
-    read_options: ReadOptionKeywords | None = None,
-    index: str | Sequence[str] | Literal[False] | None = None,
-    calculate_divisions: bool | None = False,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    columns: str | Sequence[str] | None = None, **keywords: Unpack[RequestKeywords]
 ) -> ReadRequest:
     """Validate the keywords of a read, which the docstring of `read_tfrecord` describes."""
-    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    arguments.choice("extra", extra, get_args(Extra))
-    arguments.choice("labels", labels, get_args(Labels))
-    arguments.flag("use_snapshot", use_snapshot)
-    given = False if calculate_divisions is None else calculate_divisions  # False as in `read_parquet`
-    calculate_divisions = arguments.flag("calculate_divisions", given)
-    arguments.mappings(storage_options=storage_options)
-    schema = arguments.schema(
-        known_schema(schema, labels=labels, storage_options=storage_options, filesystem=filesystem)
-    )
-    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
-    rare = ReadOption(**arguments.options("read_options", read_options, ReadOption))
+    read = arguments.with_defaults(RequestKeywords, keywords)
+    stores: dict[str, Any] = {name: read[name] for name in ("storage_options", "filesystem")}
+    arguments.choice("record_type", read["record_type"], ("infer", *get_args(RecordType)))
+    arguments.choice("extra", read["extra"], get_args(Extra))
+    arguments.choice("labels", read["labels"], get_args(Labels))
+    arguments.flag("use_snapshot", read["use_snapshot"])
+    given = read["calculate_divisions"]
+    calculate_divisions = arguments.flag("calculate_divisions", False if given is None else given)
+    arguments.mappings(storage_options=read["storage_options"])
+    schema = arguments.schema(known_schema(read["schema"], labels=read["labels"], **stores))
+    arguments.choice("on_corrupt", read["on_corrupt"], get_args(OnCorrupt))
+    rare = arguments.options("read_options", read["read_options"], ReadOptionKeywords)
+    arguments.choice("infer", rare["infer"], get_args(Infer))
+    arguments.flag("verify_crc", rare["verify_crc"])
     quarantine = None
-    if rare.quarantine_path is not None:
-        quarantine = destination(rare.quarantine_path, storage_options, filesystem)
-    damage = DamagePolicy(on_corrupt, rare.max_corrupt, quarantine)
+    if (directory := rare["quarantine_path"]) is not None:
+        quarantine = destination(arguments.path(directory, "quarantine_path"), **stores)
+    damage = DamagePolicy(read["on_corrupt"], rare["max_corrupt"], quarantine)
     check_policy(damage)
     is_complete = isinstance(schema, pa.Schema | Schema | Snapshot)
     options = ReadOptions(
-        compression=arguments.compression(compression, "infer"),
-        verify_crc=rare.verify_crc,
-        max_record_bytes=arguments.record_limit(rare.max_record_bytes),
-        max_features=rare.max_features,
-        extra="other names" if extra == "raise" and is_complete else extra,
+        compression=arguments.compression(read["compression"], "infer"),
+        verify_crc=rare["verify_crc"],
+        max_record_bytes=arguments.record_limit(rare["max_record_bytes"]),
+        max_features=arguments.count("max_features", rare["max_features"]),
+        extra="other names" if read["extra"] == "raise" and is_complete else read["extra"],
         damage=damage,
-        path_column=arguments.origin_column(include_path_column, "path"),
-        offset_column=arguments.origin_column(rare.include_offset_column, "offset"),
+        path_column=arguments.origin_column(read["include_path_column"], "path"),
+        offset_column=arguments.origin_column(rare["include_offset_column"], "offset"),
     )
     return ReadRequest(
-        columns=_requested_columns(columns, index),
+        columns=_requested_columns(columns, read["index"]),
         schema=schema,
-        hive=hive,
-        use_snapshot=use_snapshot,
-        record_type=record_type,
-        infer=rare.infer,
-        filters=None if isinstance(filters, list | tuple) and not filters else filters,
+        hive=read["hive"],
+        use_snapshot=read["use_snapshot"],
+        record_type=read["record_type"],
+        infer=rare["infer"],
+        filters=None if isinstance(filters := read["filters"], list | tuple) and not filters else filters,
         options=options,
-        split=_requested_splits(split),
-        labels=labels,
-        version=arguments.count("version", version),
-        blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
+        split=_requested_splits(read["split"]),
+        labels=read["labels"],
+        version=arguments.count("version", read["version"]),
+        blocksize=keyword_or_default(
+            "blocksize", read["blocksize"], partial(arguments.byte_count, "blocksize")
+        ),
         whole_files=calculate_divisions,
-        partition_by=_key_columns(partition_by, calculate_divisions),
-        storage_options=storage_options,
-        filesystem=filesystem,
+        partition_by=_key_columns(read["partition_by"], calculate_divisions),
+        **stores,
     )
 
 
-SHARED_PARAMETERS.update(signature(read_request).parameters)
-OPTIONS["read_options"] = signature(ReadOption).parameters
-OPTIONS["write_options"] = signature(WriteOption).parameters
-WRITER_OPTIONS.extend(signature(FileOption).parameters)
+OPTIONS["read_options"] = parameters_of(ReadOptionKeywords)
+OPTIONS["write_options"] = parameters_of(WriteOptionKeywords)
+WRITER_OPTIONS.extend(parameters_of(FileOptionKeywords))
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
@@ -245,30 +183,30 @@ CommitEvery = int | str | timedelta | None
 CommitLimit = tuple[Literal["rows", "bytes", "seconds"], float]
 
 
-def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOptions:
+def write_options(compression: Any, lossy: Any, rare: FileOptionKeywords) -> WriteOptions:
     """Return the options for writing each file, with defaults from Dask's configuration."""
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
-    check_level(codec, rare.compression_level)
+    check_level(codec, rare["compression_level"])
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
     # Convert the row and byte limits to Python integers, because computations with NumPy integers could
     # overflow.
-    max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)
-    max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
-    return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
+    max_rows = arguments.count("max_rows_per_file", rare["max_rows_per_file"])
+    max_bytes = arguments.byte_count("max_bytes_per_file", rare["max_bytes_per_file"])
+    return WriteOptions(codec, rare["compression_level"], lossy, max_rows, max_bytes)
 
 
-def written_type(record_type: AnyRecordType, rare: FileOption) -> RecordType | None:
+def written_type(record_type: AnyRecordType, rare: FileOptionKeywords) -> RecordType | None:
     """Return the type of the records to write, or None if the rows determine it."""
     if record_type == "infer":
-        return "sequence_example" if rare.feature_lists else None
+        return "sequence_example" if rare["feature_lists"] else None
     return record_type
 
 
-def with_feature_lists(schema: Schema, rare: FileOption) -> Schema:
+def with_feature_lists(schema: Schema, rare: FileOptionKeywords) -> Schema:
     """Return a schema in which feature lists store the columns that the option ``feature_lists`` names."""
-    if rare.feature_lists is None:
+    if rare["feature_lists"] is None:
         return schema
-    names = arguments.names("feature_lists", rare.feature_lists)
+    names = arguments.names("feature_lists", rare["feature_lists"])
     if names and schema.record_type != "sequence_example":
         problem = f"feature_lists={names!r} needs sequence examples, not {schema.record_type!r} records"
         raise TFRecordError(problem, Remedy("record_type", "sequence_example", "write feature lists"))
@@ -429,7 +367,7 @@ class WriteRequest:
 
     mode: Mode
     options: WriteOptions
-    rare: WriteOption
+    rare: WriteOptionKeywords
     schema: Any
     record_type: RecordType | None
     write_index: bool | None
@@ -462,54 +400,40 @@ class WriteRequest:
 
 
 def write_request(
-    columns: Sequence[Any],
-    npartitions: int,
-    rare: WriteOption,
-    *,
-    schema: Any,
-    record_type: Any,
-    compression: Any,
-    lossy: Any,
-    write_index: Any,
-    append: Any,
-    schema_change: Any,
-    overwrite: Any,
-    keep_versions: Any,
-    partition_on: Any,
-    columnar: Any,
-    split: Any,
-    colocate: Any,
-    shuffle: Any,
-    seed: Any,
-    name_function: Any,
-    custom_metadata: Any,
-    write_id: Any,
+    columns: Sequence[Any], npartitions: int, rare: WriteOptionKeywords, write: AllWriteKeywords
 ) -> WriteRequest:
-    """Check the keywords of `to_tfrecord` for rows with ``columns`` in ``npartitions`` partitions."""
+    """Check the keywords of `to_tfrecord` for rows with ``columns`` in ``npartitions`` partitions.
+
+    ``write`` contains a value for each keyword.
+    """
+    record_type, write_index = write["record_type"], write["write_index"]
+    partition_on, name_function = write["partition_on"], write["name_function"]
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    arguments.flag("colocate", colocate)
-    options = write_options(compression, lossy, rare)
+    arguments.count("max_files_per_task", rare["max_files_per_task"])
+    colocate = arguments.flag("colocate", write["colocate"])
+    options = write_options(write["compression"], write["lossy"], rare)
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-    splits = parse_splits(columns, split, rare.split_by)
+    splits = parse_splits(columns, write["split"], rare["split_by"])
     directories = keys if splits is None else (SPLIT, *keys)
-    mode = write_mode(columns, append, overwrite, directories)
-    count = arguments.count("npartitions", rare.npartitions) or npartitions
+    mode = write_mode(columns, write["append"], write["overwrite"], directories)
+    count = arguments.count("npartitions", rare["npartitions"]) or npartitions
     check_name_function(name_function, count)
+    seed = arguments.seed_of(write["shuffle"], write["seed"])
     return WriteRequest(
         mode,
         options,
         rare,
-        schema=arguments.arrow_schema(schema),
+        schema=arguments.arrow_schema(write["schema"]),
         record_type=written_type(record_type, rare),
         write_index=None if write_index is None else arguments.flag("write_index", write_index),
         keys=keys,
         splits=splits,
         npartitions=count,
-        shuffle=plan_shuffle(columns, directories, colocate, arguments.seed_of(shuffle, seed), count),
-        adds_columns=schema_change_mode(schema_change, mode),
-        keep_versions=keeps_versions(keep_versions, default=False),
-        columnar=columnar,
+        shuffle=plan_shuffle(columns, directories, colocate, seed, count),
+        adds_columns=schema_change_mode(write["schema_change"], mode),
+        keep_versions=keeps_versions(write["keep_versions"], default=False),
+        columnar=write["columnar"],
         name_function=name_function,
-        custom_metadata=arguments.metadata(custom_metadata),
-        write_id=arguments.write_id(write_id),
+        custom_metadata=arguments.metadata(write["custom_metadata"]),
+        write_id=arguments.write_id(write["write_id"]),
     )
