@@ -13,8 +13,8 @@ from dask_tfrecord import feed as feed  # the alias tells type checkers that `fe
 from dask_tfrecord.api import add_to_dask
 from dask_tfrecord.api.dataset import Dataset, exists, open_dataset
 from dask_tfrecord.api.explain import explain
-from dask_tfrecord.api.export import from_tfds, from_tfmd
 from dask_tfrecord.api.read import read_tfrecord
+from dask_tfrecord.api.schemas import from_tfds, from_tfmd
 from dask_tfrecord.api.write import to_tfrecord
 from dask_tfrecord.api.writer import Writer
 from dask_tfrecord.dataset.snapshot.model import Commit

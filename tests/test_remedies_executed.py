@@ -4,7 +4,7 @@ The remedies are found in the source of the package, so a new one without a case
 the message to tests/data/remedies.yaml, under the folder of the module that makes it. Remedies and calls of
 the error are executed without more work. For code in a text, `then` is what a user does who follows the text.
 
-Modules: errors, keywords.arguments, api.export.
+Modules: errors, keywords.arguments, dataset.export.
 """
 
 import ast

@@ -3,7 +3,7 @@
 The records and descriptions of TensorFlow Datasets are the expected values. If TensorFlow Datasets is
 installed, its reader reads what was written.
 
-Modules: schema.form_encoding, schema.form_transport, schema.struct_types, schema.tfds, api.export,
+Modules: schema.form_encoding, schema.form_transport, schema.struct_types, schema.tfds, dataset.export,
 collection.frames.schema_plan, dataset.write.append_schema.
 """
 

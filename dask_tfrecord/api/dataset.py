@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.api import export as api_export
 from dask_tfrecord.api import read as api_read
 from dask_tfrecord.api.description import Facts
 from dask_tfrecord.api.maintenance import Maintenance
 from dask_tfrecord.collection import numbered_rows
 from dask_tfrecord.collection.numbered_rows import NumberedRows
+from dask_tfrecord.dataset.export import Format, export
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import And
 from dask_tfrecord.dataset.read.plan import ReadPlan
@@ -261,7 +261,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         return iter_batches(self, batch_size, **keywords)
 
     @public_function
-    def export(self, format: api_export.Format) -> list[str]:
+    def export(self, format: Format) -> list[str]:
         """Write files beside the data files, so that another library can read the dataset.
 
         Reads that use the snapshot ignore the exported files. Reads without the snapshot use the exported
@@ -316,8 +316,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         if isinstance(format, str) and format in _TABLES:
             problem = f"export() writes what describes the dataset, not its rows as {format}"
             raise TFRecordError(problem, f"call to_{format} of the result of read_tfrecord")
-        arguments.choice("format", format, get_args(api_export.Format))
-        return api_export.export(self._store("export"), format)
+        arguments.choice("format", format, get_args(Format))
+        return export(self._store("export"), format)
 
 
 # The objects whose attributes users look for on a `Dataset`.

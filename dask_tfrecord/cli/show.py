@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 import dask_tfrecord
 from dask_tfrecord import Dataset, SchemaError
-from dask_tfrecord.api.export import metadata_schema
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import printable
 from dask_tfrecord.cli.output import json_lines, json_values
+from dask_tfrecord.dataset.export import metadata_schema
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import counted, literal
 

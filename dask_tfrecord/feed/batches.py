@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance
+from dask_tfrecord.dataset.snapshot.model import short_list
+from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance, counted
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.rows.epoch_order import (
@@ -362,6 +363,11 @@ class Batches:
         self._tables: Generator[tuple[pa.Table, Any], None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
         self.rows = self._rows.steps.rows
+
+    def __repr__(self) -> str:
+        rows = "rows not counted" if self.rows is None else counted(self.rows, "row")
+        of_path = "" if self._root is None else f"{self._root!r}, "
+        return f"Batches({of_path}{rows}, columns: {short_list(self.schema.names)})"
 
     def __iter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 If TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are installed, they check the files.
 
-Modules: api.export, schema.tfds, schema.tensorflow_schemas.
+Modules: dataset.export, schema.tfds, schema.tensorflow_schemas.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`read_tfrecord` and `inspect`: the rows and columns of files of others and of our own, and the errors.
 
-Modules: api.read, api.description, api.explain, api.export.
+Modules: api.read, api.description, api.explain, dataset.export.
 """
 
 import pickle

@@ -300,3 +300,12 @@ def test_the_state_of_another_dataset_or_of_other_arguments_is_refused(
             iter_batches(
                 path, 64, start=batches.state, **{"shuffle": True, "seed": 1, "shard": (0, 2), **change}
             )
+
+
+def test_the_text_of_batches_has_the_path_the_rows_and_the_columns(
+    written: Path, frame: pd.DataFrame
+) -> None:
+    path = str(written / "gzip")
+    assert repr(iter_batches(path)) == f"Batches({path!r}, 1,003 rows, columns: id, key, x)"
+    of_dask = iter_batches(dd.from_pandas(frame, npartitions=2))
+    assert repr(of_dask) == "Batches(rows not counted, columns: id, key, x)"

@@ -1,7 +1,7 @@
 """The schemas of other libraries: ``schema.pbtxt``, ``features.json``, messages, and feature specs.
 
-Modules: dataset.read.schema_sources, dataset.read.inferred_schema, schema.tfds, schema.tensorflow_schemas,
-feed.feature_specs.
+Modules: api.schemas, dataset.read.schema_sources, dataset.read.inferred_schema, schema.tfds,
+schema.tensorflow_schemas, feed.feature_specs.
 """
 
 import base64
