@@ -24,9 +24,9 @@ from dask_tfrecord.files.file_list import FileList, statistics_name
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
-from dask_tfrecord.storage.uploading import check_bucket
 from dask_tfrecord.storage.paths import parent_of
 from dask_tfrecord.storage.range_requests import ByteRange
+from dask_tfrecord.storage.uploading import check_bucket
 
 # To detect a dataset's codecs, read the first `_HEAD_BYTES` bytes of about `_DETECTED_FILES` files.
 _HEAD_BYTES = 16
