@@ -400,6 +400,8 @@ def _print_values(path: Any, name: str, read: dict[str, Any], as_json: bool) -> 
         column = ddf[name]
         while pa.types.is_list(getattr(column.dtype, "pyarrow_dtype", pa.null())):
             column = column.explode()
+        if pa.types.is_nested(getattr(column.dtype, "pyarrow_dtype", pa.null())):
+            raise click.UsageError(f"--values {name}: it is a column of vectors or structs")
         counts = column.value_counts(dropna=False).compute().sort_index()
         counts = counts.sort_values(ascending=False, kind="stable")
     values = pa.array(counts.index, from_pandas=True)

@@ -119,6 +119,9 @@ def test_describe_counts_the_values_of_a_column(run: Run, tmp_path: Path) -> Non
         found = [tuple(one.values()) for one in json.loads(run(*command).stdout)["values"]]
         assert [count for _, count in found] == sorted((count for _, count in found), reverse=True)
         assert sorted(found, key=str) == sorted(expected, key=str)
+    vectors = pa.table({"v": pa.array([[1, 2]], pa.list_(pa.int64(), 2))})
+    dask_tfrecord.to_tfrecord(vectors, tmp_path / "vectors")
+    assert "column of vectors" in run("describe", tmp_path / "vectors", "--values", "v", code=2).stderr
     error = run("describe", tmp_path / "images", "--values", "lable", code=1).stderr
     assert "no column is named 'lable'; there are label, tags, k" in error
 
