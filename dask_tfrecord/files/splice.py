@@ -395,44 +395,26 @@ def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schem
 def rows_of_file(
     store: Store, source: FileEntry, features: Sequence[Column], record_type: RecordType
 ) -> Iterator[Rows]:
-    """Yield the feature values and the frame sizes of all records of a file. Read the column file if
-    possible.
+    """Yield the feature values and the frame sizes of all records of a file.
 
-    Raise CorruptRecordError if the data file must be read and is damaged or changed.
+    Raise CorruptRecordError if the data file is damaged or changed.
     """
     schema = feature_schema(features, record_type)
-    known = 0
-    if source.columns is not None:
-        for rows in _from_column_file(store, source, source.columns, schema):
-            yield rows
-            known += len(rows[1])
-    if known < source.records:
-        for values, sizes in _decoded(store, source, schema):
-            start = min(known, len(sizes))
-            yield values.slice(start), sizes[start:]
-            known -= start
-
-
-def _stored_rows(store: Store, source: FileEntry, features: Schema) -> list[Rows] | None:
-    """Return all rows of a data file from its column file, or None if the records must be decoded."""
-    rows = [*_from_column_file(store, source, source.columns, features)] if source.columns else []
-    return rows if sum(len(sizes) for _, sizes in rows) == source.records else None
-
-
-def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
-    """Yield the rows of a data file from its column file. Stop at a missing or damaged row group."""
-    stored = StoredRows.of(open_column_file(store, file), source)
-    if stored is None:
-        return
-    for start, stop, _ in stored.groups:
-        offsets, values = stored.offsets(start, stop), stored.read(schema, start, stop)
-        if offsets is None or values is None:
-            return
-        yield values, np.diff(offsets)
-
-
-def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
     decoder = Decoder(schema.columns, schema.record_type) if schema.fields else None
     for chunk in _chunks(store, source, decoder):
         values = pa.Table.from_batches([chunk.result.batch]) if decoder else pa.table({})
         yield values, np.diff(chunk.bounds)
+
+
+def _stored_rows(store: Store, source: FileEntry, features: Schema) -> list[Rows] | None:
+    """Return all rows of a data file from its column file, or None if the records must be decoded."""
+    stored = source.columns and StoredRows.of(open_column_file(store, source.columns), source)
+    if not stored:
+        return None
+    rows = []
+    for start, stop, _ in stored.groups:
+        offsets, values = stored.offsets(start, stop), stored.read(features, start, stop)
+        if offsets is None or values is None:  # a row group is missing or damaged
+            return None
+        rows.append((values, np.diff(offsets)))
+    return rows

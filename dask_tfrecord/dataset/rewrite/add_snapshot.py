@@ -228,7 +228,7 @@ def with_column_files(
         return replace(snapshot, columnar=run.columnar)
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run.mark(uuid4().hex)
-    groups = groups_of_entries([replace(entries[at], columns=None) for at in wanted])
+    groups = groups_of_entries([entries[at] for at in wanted])
     results = compute_each(partial(_write, replace(run, schema=snapshot.schema)), enumerate(groups))
     for at, entry in zip(wanted, (entry for of_group in results for entry in of_group), strict=True):
         entries[at] = entry

@@ -185,7 +185,7 @@ def _column_file_difference(
         return unusable
     start = 0
     try:
-        for values, sizes in rows_of_file(store, replace(entry, columns=None), features, record_type):
+        for values, sizes in rows_of_file(store, entry, features, record_type):
             stop = start + len(sizes)
             offsets = stored.offsets(start, stop)
             table = stored.read(schema, start, stop)
