@@ -1,7 +1,7 @@
 """Read all files of a directory, store a snapshot of their content, and write their column files."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -207,11 +207,13 @@ def open_run(store: Store) -> Iterator[WriteRun]:
         remove_staging(store, run.run)
 
 
-def _remove_column_files(run: WriteRun, listed: Collection[str] = ()) -> None:
-    """Remove the column files of a run that are not ``listed``. Leave those to `cleanup` that cannot be
-    removed.
+def _remove_column_files(run: WriteRun, stored: Snapshot | None = None) -> None:
+    """Remove the column files of a run that the snapshot ``stored`` does not list. If that fails, leave them
+    to `cleanup`.
     """
     with suppress(Exception):
+        files = [] if stored is None else statistics.read_column_files(stored.file_list)
+        listed = {one.path for one in files if one}
         written = {path for name in run.store.names(COLUMNS) if run.owns(path := f"{COLUMNS}/{name}")}
         run.store.remove(map(run.store.join, written.difference(listed)))
 
@@ -369,7 +371,7 @@ def commit_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -
     run = WriteRun(store, snapshot.schema, snapshot.run, head=head)
     stored = Transaction(run, _AddSnapshot(snapshot), is_alone=True).commit()
     logger.info("%s: add_snapshot stored version %d: %r", store.public(), stored.number, stored)
-    _remove_column_files(run, [one.path for one in statistics.read_column_files(stored.file_list) if one])
+    _remove_column_files(run, stored)
     return stored
 
 
