@@ -163,22 +163,18 @@ class WriteRun:
         the same index have written.
         """
         features = columnar_features(self.schema, self.columnar)
-        # No attempt may replace the column file of another attempt.
-        unique = 0 if self.store.can_rename else int(attempt, 16) % 10**_ATTEMPT_DIGITS
-        if self.columnar == "auto":
 
-            def new_paths(number: int) -> tuple[str, str]:
-                name = column_file_path(self.run, self._number(index, unique), number + earlier)
-                return f"{root}{name}", name
+        def paths(number: int, file: int | None = None) -> tuple[str, str]:
+            if not self.store.can_rename:  # no attempt may replace the column file of another attempt
+                number = number * 10**_ATTEMPT_DIGITS + int(attempt, 16) % 10**_ATTEMPT_DIGITS
+            name = column_file_path(self.run, number, file)
+            return f"{root}{name}", name
 
-            return SmallColumnFiles(features, new_paths) if features else None
         if self.columnar == "never":
             return None
-        name = column_file_path(self.run, self._number(earlier or index, unique))
-        return WrittenColumns(features, f"{root}{name}", name)
-
-    def _number(self, index: int, unique: int) -> int:
-        return index if self.store.can_rename else index * 10**_ATTEMPT_DIGITS + unique
+        if self.columnar == "auto":
+            return SmallColumnFiles(features, lambda file: paths(index, file + earlier)) if features else None
+        return WrittenColumns(features, *paths(earlier or index))
 
     def path(self, name: str, attempt: str = "") -> str:
         """Return the path in the store at which an attempt at a task creates a file."""
