@@ -22,10 +22,12 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 )
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.partitions import PlannedPartition
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files
 from dask_tfrecord.files.selected_records import Fetch, plan_fetch
+from dask_tfrecord.files.small_columns import why_no_column_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
@@ -51,9 +53,6 @@ _LIST_COST = 2
 # On a remote store, the column files of at most this many splits are read at once, and about this many bytes.
 _AHEAD_SPLITS = 16
 _AHEAD_BYTES = 1 << 24
-
-# `explain` adds a reason.
-NO_COLUMN_FILE = "the file has no column file"
 
 _UNUSABLE = "the column file is missing, damaged or describes other data"
 
@@ -303,7 +302,7 @@ class ColumnReads:
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
         """Return the `StoredRows` of a split, or the reason why the split's column file cannot be used."""
         if split.columns is None or split.records is None:
-            return NO_COLUMN_FILE
+            return _without_column_file(split, self._partition.columnar)
         if is_small:
             return "small files are decoded together"
         names = [column.name for column in self._needed.columns]
@@ -394,6 +393,18 @@ def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
     nulls = pa.array([one.null_count for one in known], pa.int64())
     statistics = pa.StructArray.from_arrays([nulls, low, high], names=["nulls", "min", "max"])
     return range_of_statistics(item, statistics, np.array([stop - start for start, stop, _ in stored.groups]))
+
+
+def _without_column_file(split: Split, columnar: Columnar | None) -> str:
+    """Explain why no column file is known for a split. Say no more than what is true of each such file."""
+    if columnar is None:
+        return "column files are found only with a snapshot"
+    problem = "the file has no column file"
+    if columnar == "never":
+        return f"{problem}, and new files get none (columnar=None)"
+    if columnar == "auto" and split.file.size is not None:
+        return f"{problem}: {why_no_column_file(split.file.size)}"
+    return problem
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:

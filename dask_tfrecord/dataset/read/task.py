@@ -15,16 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.dataset.read.column_reads import NO_COLUMN_FILE, Choice, ColumnReads, rows_at
+from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads, rows_at
 from dask_tfrecord.dataset.read.columns import feature_clash, origin_clash
 from dask_tfrecord.dataset.read.inferred_schema import explained
 from dask_tfrecord.dataset.read.partitions import PlannedPartition
-from dask_tfrecord.dataset.snapshot.stored_files import Columnar
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.record_file import STREAM_BYTES, TABLE_BYTES, rows_without_columns
 from dask_tfrecord.files.selected_records import read_selected
-from dask_tfrecord.files.small_columns import why_no_column_file
 from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.storage.read_ahead import requests_for
 
@@ -336,20 +334,8 @@ def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitRepo
         requests = len(spans) + (requests_for(data) if some is None else len(some.starts))
     column_file = split.columns.path if split.columns is not None and column_bytes else None
     rows = split.records if choice.rows is None else len(choice.rows)
-    rule = _without_column_file(split, partition.columnar) if choice.rule == NO_COLUMN_FILE else choice.rule
-    read = path, choice.source, rule, stored, data, column_bytes, rows, column_file
+    read = path, choice.source, choice.rule, stored, data, column_bytes, rows, column_file
     return SplitReport(*read, requests=requests)
-
-
-def _without_column_file(split: Split, columnar: Columnar | None) -> str:
-    """Explain why no column file is known for a split. Say no more than what is true of each such file."""
-    if columnar is None:
-        return "column files are found only with a snapshot"
-    if columnar == "never":
-        return f"{NO_COLUMN_FILE}, and new files get none (columnar=None)"
-    if columnar == "auto" and split.file.size is not None:
-        return f"{NO_COLUMN_FILE}: {why_no_column_file(split.file.size)}"
-    return NO_COLUMN_FILE
 
 
 def _size_of(partition: Partition, split: Split) -> int:
