@@ -237,7 +237,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         if sql_rules:
             raise
         return ArrowExpression(expression, tuple(schema.names))
-    except pa.ArrowNotImplementedError:  # the expression refers to a column by index
+    except pa.ArrowNotImplementedError:  # a column is referred to by its number, and the error below says so
         names = []
     else:
         used = columns_of(tree)

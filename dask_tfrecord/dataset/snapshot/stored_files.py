@@ -53,14 +53,14 @@ Columnar: TypeAlias = tuple[str, ...] | Literal["auto", "scalars", "never"]
 def columnar_features(schema: Schema, columnar: Columnar) -> tuple[Column, ...]:
     """Return the features to store in column files. Ignore columns that are not in the schema."""
     if isinstance(columnar, str):
-        fields = [item for item in schema.fields if is_scalar(item)]
+        fields = [item for item in schema.fields if _is_scalar(item)]
     else:
         fields = [item for item in schema.fields if item.name in columnar]
     features = dict.fromkeys(feature for item in fields for feature in item.features)
     return tuple(one for one in features if one.name != OFFSET)
 
 
-def is_scalar(item: Field) -> bool:
+def _is_scalar(item: Field) -> bool:
     """Return True if a column contains no lists and no binary data."""
     return all(not one.depth and one.kind != "bytes" for one in item.features)
 
@@ -68,7 +68,7 @@ def is_scalar(item: Field) -> bool:
 def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[str]) -> None:
     """Raise SchemaError if column files cannot store the columns that ``columnar=`` names."""
     fields = {item.name: item for item in schema.fields}
-    names = [name for name in fields if is_scalar(fields[name])] if columnar == "scalars" else columnar
+    names = [name for name in fields if _is_scalar(fields[name])] if columnar == "scalars" else columnar
     for name in names:
         if name in partition_on:
             problem = "columnar= names a partition column, whose values are in the names of directories"
