@@ -360,3 +360,11 @@ def test_may_store_is_false_only_if_no_column_can_be_small() -> None:
         ((number, text), 25_001, 10_000_000, False),
     ]:
         assert SmallColumnFiles(features, lambda at: ("", "")).may_store(records, size) is expected
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string()], ids=str)
+def test_the_size_of_a_slice_of_text_is_that_of_its_rows(type_: pa.DataType) -> None:
+    texts = ["x" * count for count in range(50)]
+    rows = pa.record_batch([pa.array(texts, type_)], ["text"]).slice(30, 5)
+    [size] = small_columns._stored_bytes([Column("text", "string", 0)], rows)
+    assert size == sum(len(text) + 4 for text in texts[30:35])
