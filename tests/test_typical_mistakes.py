@@ -184,7 +184,7 @@ READS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: open_dataset("splits", split="train").add_snapshot(),
-        "lists the files of all splits, but split='train' was passed; call open_dataset without split=",
+        "lists the files of all splits, but split='train' was passed; open_dataset takes split=\"all\"",
     ),
     (
         lambda: open_dataset("train").filter([("n", ">", 1)]),  # type: ignore[arg-type]
