@@ -468,9 +468,9 @@ def test_a_filter_of_another_kind_raises_the_same_advice_by_keyword_and_by_posit
     for read in (
         lambda: dataset.count_rows(filter=wrong),
         lambda: dataset.count_rows(wrong),
-        lambda: dataset.to_table(["x"], wrong),
-        lambda: dataset.to_batches(["x"], wrong),
-        lambda: dataset.head(2, ["x"], wrong),
+        lambda: dataset.to_table(["k"], wrong),
+        lambda: dataset.to_batches(["k"], wrong),
+        lambda: dataset.head(2, ["k"], wrong),
     ):
         with pytest.raises(TFRecordError, match=r"is not a pyarrow expression .*; pass "):
             read()
