@@ -71,7 +71,7 @@ COLUMNS = (
     "schema",
     "partitioning",
     "order",
-    "add_snapshot",
+    "index",
     "columns_name",
     "columnar",
     "custom_metadata",

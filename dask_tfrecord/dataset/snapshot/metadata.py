@@ -35,7 +35,7 @@ _COLUMN_KEYS = (
     "schema",
     "partitioning",
     "order",
-    "add_snapshot",
+    "index",
     "custom_metadata",
     "partial",
     "columns_name",

@@ -109,6 +109,18 @@ def test_the_page_of_the_format_lists_the_keys_that_are_stored() -> None:
     assert described == {*metadata, *dump_columns(fields)}
 
 
+def test_an_append_stores_nothing_that_its_first_list_says_of_the_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": range(3)}, index=pd.Index(range(3), name="id"))
+    for _ in range(2):
+        to_tfrecord(frame, tmp_path, append=True, custom_metadata={"who": "me"}, columnar=["n"])
+    paths = (tmp_path / "_tfrecord" / f"0000000{number}.parquet" for number in (1, 2))
+    first, second = (json.loads(pq.read_metadata(path).metadata[b"dask_tfrecord"]) for path in paths)
+    columns = {"schema", "partitioning", "order", "index", "custom_metadata", "columnar"}
+    assert columns <= first.keys()
+    assert second["lists"]
+    assert not columns & second.keys()
+
+
 def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
     return [Block(*one)._asdict() for one in found]
 
