@@ -1,8 +1,10 @@
 """Store the small columns of large data files in column files.
 
-docs/format.md specifies which columns of a data file are small. Only the rows and the size of the data file
-decide, so all writers choose the same columns. The columns of the data file wait in memory until the data
-file is complete. The module knows nothing about datasets.
+The small columns of a data file of at least 8 MiB are the smallest features of its scalar columns that
+together take at most 1 % of its stored bytes. Columns of the same size are stored together or left out
+together. Only the rows and the size of the data file decide, so all writers choose the same columns. The
+columns wait in memory until the data file is complete; at each multiple of 16 MiB of its content, the largest
+ones are left out. The module knows nothing about datasets.
 """
 
 from collections.abc import Callable, Iterable, Sequence
