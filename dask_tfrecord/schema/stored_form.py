@@ -61,6 +61,9 @@ class RowPartition(NamedTuple):
 class StoredForm:
     """Describe the dimensions of a column, and the features that store the column.
 
+    A snapshot stores the attributes as JSON, the type as Arrow's string representation (see ``forms`` in
+    docs/format.md).
+
     Attributes
     ----------
     value_type : pyarrow.DataType
