@@ -10,15 +10,15 @@ that are installed here, and leave out or list what is missing. ``--store`` puts
 ``benchmarks/peers/SUITE.json``, and implies ``--report``. ``--report`` makes ``benchmarks/*.md``, the plots,
 and the generated parts of ``README.md`` and ``docs/comparison.md``.
 
-`files` also measures on the disk of ``--disk DIRECTORY``, and only the tools of ``--peers`` and the jobs of
-``--jobs``. Spark-TFRecord takes part with ``--spark-jar FILE`` where Java is installed.
+`files` measures only the tools of ``--peers`` and the jobs of ``--jobs``. Spark-TFRecord takes part with
+``--spark-jar FILE`` where Java is installed.
 """
 
 import argparse
 import importlib
 
 import dask_tfrecord
-from benchmarks.peers.report import feeds, files, formats, readme, stored
+from benchmarks.peers.report import feeds, files, formats, readme, stored, summary
 
 FEEDS = ("tabular", "vectors", "wide", "images")
 
@@ -51,7 +51,6 @@ def main() -> None:
     parser.add_argument("--store", action="store_true", help="store the figures, and report")
     parser.add_argument("--report", action="store_true", help="make the pages from the stored figures")
     parser.add_argument("--install", action="store_true", help="make the environments of the tools, and stop")
-    parser.add_argument("--disk", metavar="DIRECTORY", help="measure on the disk of this directory, too")
     parser.add_argument("--peers", nargs="+", help="default: all that are installed")
     parser.add_argument("--jobs", nargs="+", help="default: all")
     parser.add_argument("--spark-jar", help="of Spark-TFRecord")
@@ -76,6 +75,7 @@ def report() -> None:
     files.write(stored("files"))
     feeds.write(stored("feeds"))
     readme.write(stored("files"), stored("feeds"))
+    summary.write()
     for suite in formats.PAGES:
         if results := stored(suite):
             formats.write(suite, results)

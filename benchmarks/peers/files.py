@@ -9,14 +9,12 @@ which must find pages. The second has a quarter of the rows, and the third has a
 difference is the cost of one more row, without the cost of the start. Ratios compare rows per CPU second
 within a round, because other work on the machine has the least effect on these ratios. The bytes of the files
 are also written and read without a format, which is the limit of any tool. The files are in memory if the
-system has ``/dev/shm``, and then again in the directory of ``--disk``. A peer that is not installed or fails
-is listed with its error.
+system has ``/dev/shm``. A peer that is not installed or fails is listed with its error.
 """
 
 import argparse
 import hashlib
 import importlib
-import itertools
 import math
 import os
 import shutil
@@ -67,7 +65,6 @@ PEERS = {
 TOOLS = tuple(peer for peer in PEERS if peer != RAW)
 DASK = (OURS, "parquet")
 WITH_LEVELS = (*DASK, "tensorflow", "tfx-bsl", "protobuf loop")
-FAST = (*DASK, "tensorflow", "tfx-bsl")
 
 
 class Job(NamedTuple):
@@ -80,13 +77,12 @@ class Job(NamedTuple):
     projects: bool = False
     tables: tuple[str, ...] = tuple(TABLES)
     peers: tuple[str, ...] = TOOLS
-    on_disk: tuple[str, ...] = ()
 
 
 JOBS = {
-    "write": Job("write", peers=tuple(PEERS), on_disk=tuple(PEERS)),
-    "read": Job("read", peers=tuple(PEERS), on_disk=tuple(PEERS)),
-    "read few columns": Job("read", projects=True, on_disk=FAST),
+    "write": Job("write", peers=tuple(PEERS)),
+    "read": Job("read", peers=tuple(PEERS)),
+    "read few columns": Job("read", projects=True),
     "write gzip": Job("write", codec="gzip", tables=("tabular",)),
     "read gzip": Job("read", "gzip", "gzip", tables=("tabular",)),
     "write by default": Job("write", codec="default", tables=("tabular",), peers=DASK),
@@ -98,7 +94,7 @@ JOBS = {
     "infer columns and types": Job("infer", "foreign", tables=("tabular",)),
     "count records": Job("count", "foreign", tables=("tabular",)),
     "read one big file": Job("read", "big", tables=("tabular",)),
-    "read 1,000 small files": Job("read", "small", tables=("tabular",), on_disk=FAST),
+    "read 1,000 small files": Job("read", "small", tables=("tabular",)),
 }
 
 
@@ -231,7 +227,7 @@ def show(title: str, found: dict[str, Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure all jobs on all tables, in memory and on the disk."""
+    """Measure all jobs on all tables."""
     print(f"{'':22}{'rows':>10}{'per CPU s':>13}{'per s':>13}   ratio (least to greatest)")
     variables = {spark.JAR: arguments.spark_jar} if arguments.spark_jar else {}
     peers, interpreters = available(arguments.peers, bool(arguments.spark_jar))
@@ -241,22 +237,20 @@ def run(arguments: argparse.Namespace) -> None:
     pinned = [pin for name in interpreters if name != "dask" for pin in pins(name)]
     packages = [versions(["dask", "pyarrow", "pandas", "numpy"]), *dict.fromkeys(pinned)]
     about = {"machine": machine() | {"packages": ", ".join(packages)}, "peers": peers}
-    media = {"tables": memory_folder()} | ({"disk": arguments.disk} if arguments.disk else {})
     with ExitStack() as stack:
         workers = Workers(stack, interpreters, variables)
-        for medium, table in itertools.product(media, arguments.datasets or TABLES):
-            with tempfile.TemporaryDirectory(dir=media[medium], ignore_cleanup_errors=True) as root:
+        for table in arguments.datasets or TABLES:
+            with tempfile.TemporaryDirectory(dir=memory_folder(), ignore_cleanup_errors=True) as root:
                 made, folders = files_data.write(root, table, arguments.scale)
                 for name, job in JOBS.items():
-                    wanted = job.peers if medium == "tables" else job.on_disk
-                    chosen = [peer for peer in wanted if peers.get(peer) == ""]
+                    chosen = [peer for peer in job.peers if peers.get(peer) == ""]
                     if chosen and table in job.tables and (not arguments.jobs or name in arguments.jobs):
                         works = _works(table, made, job, folders)
                         found = measure(workers, chosen, job, works, arguments.rounds)
-                        show(f"{name}, {table}{', on disk' * (medium == 'disk')}", found)
+                        show(f"{name}, {table}", found)
                         if arguments.store:
                             figures = stored("files") | about
-                            figures.setdefault(medium, {}).setdefault(table, {})[name] = found
+                            figures.setdefault("tables", {}).setdefault(table, {})[name] = found
                             save("files", figures)
 
 

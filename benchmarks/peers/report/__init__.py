@@ -18,9 +18,6 @@ OURS = "dask_tfrecord"
 # No tool, but the limit of all: the bytes of this package's files are written and read without a format.
 RAW = "raw bytes"
 
-# The media of the files, with the key of their figures.
-MEDIA = {"tables": "in memory", "disk": "on disk"}
-
 # Ratios above this number are not printed: they say how slow a peer is, not how fast this package is.
 MOST = 100
 

@@ -1,53 +1,67 @@
-"""Present the figures of the suite `files` as tables for the results and for the page of comparisons."""
+"""Present the figures of the suite `files` on a page, and in the table of the page of comparisons."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
 from benchmarks.peers.report import (
     COMMAND,
     HERE,
-    MEDIA,
     OURS,
     RAW,
     ROOT,
-    best_way,
     capped,
-    capped_spread,
     claim,
     errors,
     fastest,
     ratios,
     replace_region,
     rounded,
-    row_ratio,
 )
 
-PAGE = ROOT / "docs" / "comparison.md"
-RESULTS = HERE / "RESULTS.md"
+COMPARISON = ROOT / "docs" / "comparison.md"
+PAGE = HERE / "files.md"
 
-INTRODUCTION = f"""\
-# Measured against other tools
+TEXT = f"""\
+# Reads and writes, beside other TFRecord tools and Parquet
 
-Made by `{COMMAND}` from the figures that `python -m benchmarks.peers files --store`
-stored. The claim of each table is a ratio, because absolute times depend on the machine.
+Made by `python -m benchmarks.peers files --store` and `{COMMAND}`.
+`benchmarks/peers/files.py` describes how the figures are measured, `benchmarks/own/tables.py` describes the
+four tables, and `benchmarks/peers/files.json` has the figures of all rounds. The files are in memory.
 
-A ratio is the rows per CPU second of this package, divided by those of the other tool in the same round: the
-median of the rounds, and the least and the greatest in brackets. CPU seconds count all processes of a tool. A
-slow tool gets fewer rows. "In the system" is the part of the CPU time that the system took, above all to find
-and fill pages. Each turn of a tool begins with a pass for which the system must find new pages, because other
-tools ran meanwhile: the cold pass. The pass that follows is warm. Each tool also does each job with a quarter
-of its rows. "One more row" is the ratio of the CPU times that one more row takes, so that the start of a tool
-does not count. What the README and the other pages claim is the least of the three ratios: warm, cold, one
-more row. "Raw bytes" writes and reads the bytes of this package's files without a format, which no tool can
-beat. A ratio above 100 is printed as "> 100". Peak MB is the most memory of all processes of a tool during a
-pass, with its libraries and its input. Rows per second depend on how much of the processor other processes
-left over.
+{{machine}}
+
+## Ratios
+
+A cell has this package's rows per CPU second, divided by those of the other tool: the smallest of three
+ratios. They are the median of the warm passes, the median of the cold passes, for which the system must find
+new pages, and the ratio of the CPU time that one more row takes. Below 1, the other tool is faster. "Raw
+bytes" writes and reads the same bytes without a format, which no tool can beat.
+
+{{ratios}}
+
+## Thousands of rows per CPU second
+
+The CPU time of all processes of a tool counts. The passes are warm.
+
+{{rates}}
+
+## Peak memory in MB
+
+The memory of all processes of a tool counts, with its libraries and its input.
+
+{{memory}}
+
+## How each tool is used
+
+{{used}}
+
+{{failures}}
 """
 TITLES = {
-    OURS: "**dask_tfrecord**",
-    "parquet": "Dask's Parquet functions",
+    OURS: "dask_tfrecord",
+    "parquet": "Dask with Parquet",
     "tensorflow": "TensorFlow, its best way",
     "tensorflow, usual": "TensorFlow, as usual",
     "tfx-bsl": "tfx-bsl",
@@ -59,7 +73,7 @@ TITLES = {
     RAW: "raw bytes",
 }
 MODULES = {
-    "dask": "dask_tfrecord, Dask's Parquet functions",
+    "dask": "dask_tfrecord, Dask with Parquet",
     "tensorflow": "TensorFlow",
     "tfx_bsl": "tfx-bsl",
     "spark": "Spark-TFRecord",
@@ -72,20 +86,25 @@ MODULES = {
 MAIN_JOBS = ("write", "write gzip", "read", "read few columns", "read gzip")
 
 
-def comparisons(results: dict[str, Any]) -> Iterator[tuple[str, str, str, str, dict[str, Any]]]:
-    """Yield medium, table, job, peer and figures of each job of each tool, without TensorFlow as usual."""
-    for medium in MEDIA:
-        for table, jobs in results.get(medium, {}).items():
-            for job, found in jobs.items():
-                for peer in found["peers"]:
-                    if peer not in (OURS, RAW, "tensorflow, usual") and ratios(found, peer):
-                        yield medium, table, job, peer, found
+def jobs(results: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield table, job and figures of each job."""
+    for table, found in results.get("tables", {}).items():
+        for job, figures in found.items():
+            yield table, job, figures
+
+
+def comparisons(results: dict[str, Any]) -> Iterator[tuple[str, str, str, float]]:
+    """Yield table, job, peer and claim of each job of each tool, without TensorFlow as usual."""
+    for table, job, found in jobs(results):
+        for peer in found["peers"]:
+            if peer not in (OURS, RAW, "tensorflow, usual") and ratios(found, peer):
+                yield table, job, peer, claim(found, peer) or 0.0
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write the page of results, and the table of the page of comparisons."""
-    RESULTS.write_text(page(results))
-    replace_region(PAGE, short_table(results))
+    """Write the page of figures, and the table of the page of comparisons."""
+    PAGE.write_text(page(results))
+    replace_region(COMPARISON, short_table(results))
 
 
 def short_table(results: dict[str, Any]) -> str:
@@ -94,15 +113,15 @@ def short_table(results: dict[str, Any]) -> str:
     The tools and the jobs with the least claims come first. If another tool is faster, the claim is bold.
     """
     claims: dict[tuple[str, str], list[float]] = {}
-    for _, _, job, peer, found in comparisons(results):
-        if job in MAIN_JOBS and (ratio := claim(found, peer)) is not None:
+    for _, job, peer, ratio in comparisons(results):
+        if job in MAIN_JOBS:
             claims.setdefault((peer, job), []).append(ratio)
     tools = {peer: min(ratios) for (peer, _), ratios in sorted(claims.items(), key=lambda one: -min(one[1]))}
-    jobs = {job: min(ratios) for (_, job), ratios in sorted(claims.items(), key=lambda one: -min(one[1]))}
-    columns = sorted(jobs, key=jobs.__getitem__)
-    lines = ["| relative to | " + " | ".join(columns) + " |", "|---" + "|--:" * len(columns) + "|"]
+    columns = {job: min(ratios) for (_, job), ratios in sorted(claims.items(), key=lambda one: -min(one[1]))}
+    ordered = sorted(columns, key=columns.__getitem__)
+    lines = ["| relative to | " + " | ".join(ordered) + " |", "|---" + "|--:" * len(ordered) + "|"]
     for peer in sorted(tools, key=tools.__getitem__):
-        cells = [_range(claims.get((peer, job), [])) for job in columns]
+        cells = [_range(claims.get((peer, job), [])) for job in ordered]
         lines.append(f"| {TITLES[peer]} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -113,111 +132,63 @@ def _range(ratios: list[float]) -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the text of ``benchmarks/RESULTS.md``."""
-    machine = f"Measured on: {'; '.join(results['machine'].values())}"
-    return "\n".join([INTRODUCTION, machine, "", *sections(results), ""])
+    """Return the text of ``benchmarks/files.md``."""
+    return TEXT.format(
+        machine="; ".join(results["machine"].values()) + ".",
+        ratios=_matrix(results, [peer for peer in TITLES if peer != OURS], claim_text),
+        rates=_matrix(results, TITLES, _rate),
+        memory=_matrix(results, [peer for peer in TITLES if peer != RAW], _memory),
+        used=_used(),
+        failures=_failures(results),
+    )
 
 
-def sections(results: dict[str, Any]) -> list[str]:
-    """Return the Markdown lines of all tables."""
-    lines = [*_faster(results), *_conditions(results), "", "## How each tool is used", "", *_used()]
-    for medium, name in MEDIA.items():
-        for table, jobs in results.get(medium, {}).items():
-            columns = ["rows", "rows per CPU second", "in the system", "cold", "in the system, cold"]
-            columns += ["rows per second", "peak MB"]
-            lines += [
-                "",
-                f"## {table[0].upper()}{table[1:]}, {name}",
-                "",
-                f"| job | tool | {' | '.join(columns)} | ratio | ratio, cold | one more row |",
-                "|---|---" + "|--:" * len(columns) + "|---|---|--:|",
-            ]
-            for job, found in jobs.items():
-                lines += [
-                    _row(job, peer, found) for peer in found["peers"] if fastest(found["peers"][peer], "cpu")
-                ]
-    return [*lines, "", *_failures(results)]
+def claim_text(found: dict[str, Any], peer: str) -> str:
+    """Format a claim, or return an empty text if there is none."""
+    ratio = claim(found, peer)
+    return "" if ratio is None else bold_loss(ratio)
 
 
-def _faster(results: dict[str, Any]) -> list[str]:
-    """Return the section that says where this package loses."""
-    lines = ["## Where other tools are faster", ""]
-    lines += ["| job | table | files | tool | ratio | ratio, cold | one more row |"]
-    lines += ["|---|---|---|---|---|---|--:|"]
-    close = []
-    rows = []
-    for medium, table, job, peer, found in comparisons(results):
-        each, all_ratios = row_ratio(found, peer), ratios(found, peer) + ratios(found, peer, "cold")
-        ratio = claim(found, peer) or 0.0
-        cells = [job, table, MEDIA[medium], TITLES[peer], *_both(found, peer)]
-        if ratio < 1:
-            rows.append((ratio, f"| {' | '.join(cells)} | {capped(each) if each else ''} |"))
-        elif min(all_ratios) < 1:
-            close.append(f"{job}, {table} {MEDIA[medium]} ({TITLES[peer]}, {capped(min(all_ratios))})")
-    lines += [row for _, row in sorted(rows)]
-    if close:
-        lines += ["", f"Another tool was faster in one pass at least: {'; '.join(close)}."]
-    return [*lines, ""]
+def bold_loss(ratio: float) -> str:
+    """Format a ratio, in bold if the other tool is faster."""
+    return f"**{capped(ratio)}**" if ratio < 1 else capped(ratio)
 
 
-def _both(found: dict[str, Any], peer: str) -> list[str]:
-    """Return the ratios of the warm and of the cold passes."""
-    return [capped_spread(ratios(found, peer, what)) for what in ("cpu", "cold")]
+def _rate(found: dict[str, Any], peer: str) -> str:
+    best = fastest(found["peers"].get(peer, {}), "cpu")
+    if not best:
+        return ""
+    rate = median(best["cpu"]) / 1000
+    return rounded(rate) if rate >= 10 else f"{rate:.2g}"
 
 
-def _conditions(results: dict[str, Any]) -> list[str]:
-    """Return lines that say the number of rounds and the CPU share of other processes."""
-    jobs = [found for medium in MEDIA for jobs in results.get(medium, {}).values() for found in jobs.values()]
-    rounds = {len(best_way(found["peers"].get(OURS, {}), "cpu")) for found in jobs} - {0} or {0}
-    busy = sorted(found["others"] for found in jobs)
-    times = " to ".join(str(count) for count in dict.fromkeys([min(rounds), max(rounds)]))
-    lines = [
-        f"Each tool did each job {times} times, in turns. Meanwhile processes that do not belong to the",
-        f"benchmark used {busy[0]:.0%} to {busy[-1]:.0%} of the processor.",
-    ]
-    on_disk = [
-        "",
-        "On the disk, the files stay in the system's cache between the rounds, and a write ends when the",
-        "system has taken the bytes. Slow tools did only the jobs `write` and `read` there.",
-    ]
-    return lines + (on_disk if results.get("disk") else [])
+def _memory(found: dict[str, Any], peer: str) -> str:
+    best = fastest(found["peers"].get(peer, {}), "cpu")
+    return f"{median(best['memory']):,.0f}" if best else ""
 
 
-def _row(job: str, peer: str, found: dict[str, Any]) -> str:
-    ways = found["peers"][peer]
-    best = fastest(ways, "cpu")
-    each = None if peer == OURS else row_ratio(found, peer)
-    cells = [
-        job,
-        TITLES[peer],
-        f"{best['rows']:,}",
-        rounded(median(best["cpu"])),
-        f"{median(best['system']):.0%}",
-        rounded(median(best["cold"])),
-        f"{median(best['cold_system']):.0%}",
-        rounded(median(best_way(ways, "wall"))),
-        f"{median(best['memory']):,.0f}",
-        *(["", ""] if peer == OURS else _both(found, peer)),
-        capped(each) if each else "",
-    ]
-    return f"| {' | '.join(cells)} |"
+def _matrix(
+    results: dict[str, Any], peers: list[str] | dict[str, str], cell: Callable[[dict[str, Any], str], str]
+) -> str:
+    """Return a table with a row for each job of each table, and a column for each peer."""
+    lines = [f"| | {' | '.join(TITLES[peer] for peer in peers)} |", "|---" + "|--:" * len(peers) + "|"]
+    for table, job, found in jobs(results):
+        lines.append(f"| {table}: {job} | {' | '.join(cell(found, peer) for peer in peers)} |")
+    return "\n".join(lines)
 
 
-def _used() -> list[str]:
+def _used() -> str:
     lines = ["| tool | how | source |", "|---|---|---|"]
     for module, title in MODULES.items():
         for how, source in importlib.import_module(f"benchmarks.peers.tools.{module}").USED:
             link = f"<{source}>" if source.startswith("https://") else source
             lines.append(f"| {title} | {how} | {link} |")
-    return lines
+    return "\n".join(lines)
 
 
-def _failures(results: dict[str, Any]) -> list[str]:
+def _failures(results: dict[str, Any]) -> str:
     lines = [f"- {TITLES[name]}: {error}" for name, error in results["peers"].items() if error]
-    for medium in MEDIA:
-        for table, jobs in results.get(medium, {}).items():
-            for job, found in jobs.items():
-                for peer, ways in found["peers"].items():
-                    where = f"{job}, {table}{', on disk' * (medium == 'disk')}"
-                    lines += [f"- {TITLES[peer]}, {where}: {error}" for error in errors(ways)]
-    return ["## Peers that took no part, or failed", "", *(lines or ["None."])]
+    for table, job, found in jobs(results):
+        for peer, ways in found["peers"].items():
+            lines += [f"- {TITLES[peer]}, {job}, {table}: {error}" for error in errors(ways)]
+    return "\n".join(["## Tools that failed", "", *lines]) if lines else "No tool failed."
