@@ -27,7 +27,8 @@ from aiobotocore.client import AioBaseClient
 import dask_tfrecord
 from dask_tfrecord.dataset.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
+from dask_tfrecord.dataset.snapshot.head import kept_versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.storage.store import Store

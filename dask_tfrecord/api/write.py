@@ -18,7 +18,8 @@ from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStrea
 from dask_tfrecord.collection.scheduler import check_cluster, is_local
 from dask_tfrecord.dataset.read.layouts import SPLIT
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
-from dask_tfrecord.dataset.snapshot.model import Commit, Head
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.write.append_schema import check_existing_data, fixed_columns
 from dask_tfrecord.dataset.write.destination import (
     check_destination,

@@ -13,7 +13,8 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.names import record_exports
 from dask_tfrecord.dataset.snapshot.check import open_checked
-from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
+from dask_tfrecord.dataset.snapshot.head import open_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance, literal

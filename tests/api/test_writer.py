@@ -22,7 +22,8 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.schema.fields import Schema

@@ -20,7 +20,8 @@ from dask.dataframe import methods
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
+from dask_tfrecord.dataset.snapshot.head import kept_versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.storage.store import Store
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dask_tfrecord.dataset.read.columns import GivenSchema
-from dask_tfrecord.dataset.snapshot.model import Head, open_version
+from dask_tfrecord.dataset.snapshot.head import Head, open_version
 from dask_tfrecord.errors import NotFoundError, SchemaError, located
 from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.fields import Field, Schema

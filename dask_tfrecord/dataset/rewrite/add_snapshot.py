@@ -25,7 +25,8 @@ from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.check import ComparedFiles, find_newest_files, refuse_differences
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
     columnar_features,

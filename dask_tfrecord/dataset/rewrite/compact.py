@@ -14,7 +14,8 @@ from dask_tfrecord.dataset.query.comparison_keys import Mask
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import file_outcomes
 from dask_tfrecord.dataset.snapshot.check import open_checked
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files, no_snapshot
+from dask_tfrecord.dataset.snapshot.head import Head, no_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.dataset.snapshot.stored_files import positions, to_entries
 from dask_tfrecord.dataset.write import transaction

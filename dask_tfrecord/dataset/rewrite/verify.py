@@ -20,7 +20,8 @@ from dask_tfrecord.dataset.read.sample import merge_by_file, take_sample
 from dask_tfrecord.dataset.rewrite.add_snapshot import groups_of_entries
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.check import find_newest_files
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import with_version
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader, StoredRows

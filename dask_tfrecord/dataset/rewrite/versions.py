@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.names import METADATA_DIRECTORY, closed_column_files, snapshot_path, staged
 from dask_tfrecord.dataset.rewrite.compact import commit, plan_run
 from dask_tfrecord.dataset.snapshot.check import find_newest_files, find_without_listing, first_lost
+from dask_tfrecord.dataset.snapshot.head import Head, kept_versions, open_version
 from dask_tfrecord.dataset.snapshot.list_files import open_list
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, kept_versions, listed_files, open_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.moved_files import of_version
 from dask_tfrecord.dataset.snapshot.stored_files import identities
 from dask_tfrecord.dataset.snapshot.versions import (

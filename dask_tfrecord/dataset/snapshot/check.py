@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.listing import find_listed, request_infos
 from dask_tfrecord.dataset.names import KEPT, STAGING, open_runs
 from dask_tfrecord.dataset.side_files import without_side_files
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, open_version
+from dask_tfrecord.dataset.snapshot.head import Head, open_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
 from dask_tfrecord.dataset.snapshot.versions import LostListError
 from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dask_tfrecord.dataset.names import KEPT
-from dask_tfrecord.dataset.snapshot.model import kept_versions, listed_files, open_version, short_list
+from dask_tfrecord.dataset.snapshot.head import kept_versions, open_version
+from dask_tfrecord.dataset.snapshot.model import listed_files, short_list
 from dask_tfrecord.dataset.snapshot.versions import version_names
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,

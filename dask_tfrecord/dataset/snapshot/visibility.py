@@ -14,7 +14,8 @@ from dask_tfrecord.dataset.names import (
     stored_paths,
 )
 from dask_tfrecord.dataset.side_files import data_only, report_left_out, side_file_error, without_side_files
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.errors import Call, TFRecordError
 from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.file_list import FileInfo, FileList

@@ -22,7 +22,8 @@ from dask_tfrecord.dataset.listing import SIDE_FILES, directories_holding, is_hi
 from dask_tfrecord.dataset.names import COLUMNS, EXPORTS, KEPT, METADATA_DIRECTORY, STAGING, exported_files
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits
 from dask_tfrecord.dataset.side_files import first_bytes
-from dask_tfrecord.dataset.snapshot.model import Head, Snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.head import Head
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import data_files, visible_files
 from dask_tfrecord.errors import (

@@ -28,7 +28,8 @@ from dask_tfrecord.dataset.names import (
     snapshot_path,
 )
 from dask_tfrecord.dataset.snapshot.entry_log import PLACE, EntryLog, between_places, is_in
-from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.head import no_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.stored_files import (
     Identity,
     listed_paths,

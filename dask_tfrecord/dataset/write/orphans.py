@@ -18,7 +18,8 @@ from dask_tfrecord.dataset.names import (
     run_of_column_file,
     snapshot_path,
 )
-from dask_tfrecord.dataset.snapshot.model import Head, kept_versions, listed_files
+from dask_tfrecord.dataset.snapshot.head import Head, kept_versions
+from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.versions import listed_by, versions
 from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of

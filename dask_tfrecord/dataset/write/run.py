@@ -10,8 +10,8 @@ import pyarrow as pa
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.names import column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.partitioning import group_by_directory
+from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Head
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions

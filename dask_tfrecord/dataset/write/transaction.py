@@ -29,14 +29,8 @@ from dask_tfrecord.dataset.names import (
     staged,
     stored_paths,
 )
-from dask_tfrecord.dataset.snapshot.model import (
-    Commit,
-    Head,
-    Snapshot,
-    kept_versions,
-    listed_among,
-    listed_files,
-)
+from dask_tfrecord.dataset.snapshot.head import Head, kept_versions
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, listed_among, listed_files
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries, listed_paths, rows_of_run
 from dask_tfrecord.dataset.snapshot.versions import (
     LostListError,

@@ -26,9 +26,10 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
+from dask_tfrecord.dataset.snapshot.head import kept_versions
 from dask_tfrecord.dataset.snapshot.list_files import opened
 from dask_tfrecord.dataset.snapshot.metadata import ListName, dump_columns, dump_metadata
-from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, encode
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry

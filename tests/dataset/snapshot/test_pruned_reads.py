@@ -28,7 +28,8 @@ from dask_tfrecord.dataset.query.predicates import file_outcomes
 from dask_tfrecord.dataset.read import discovery
 from dask_tfrecord.dataset.snapshot import entry_log, list_files
 from dask_tfrecord.dataset.snapshot.entry_log import EntryLog
-from dask_tfrecord.dataset.snapshot.model import Snapshot, kept_versions
+from dask_tfrecord.dataset.snapshot.head import kept_versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import encode
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry

@@ -1,6 +1,6 @@
 """A write whose id is known commits nothing, and returns the version of the write that has the id.
 
-Modules: dataset.write.transaction, dataset.snapshot.model, api.write, api.writer.
+Modules: dataset.write.transaction, dataset.snapshot.head, api.write, api.writer.
 """
 
 import shutil
