@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.snapshot.head import Head, open_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.moved_files import lost_file, of_version, resized_file
 from dask_tfrecord.dataset.snapshot.versions import LostListError
-from dask_tfrecord.dataset.snapshot.visibility import of_open_runs, replaced_paths
+from dask_tfrecord.dataset.snapshot.visibility import hidden_by
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_list import FileList
@@ -90,15 +90,14 @@ def find_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     of kept files, or back, and the listings of some stores do not show new files yet.
     """
     # Read the open runs before the listing, so that no listed file belongs to a run that has ended since.
-    runs = open_runs(store)
-    replaced = replaced_paths(store, snapshot, runs)
+    hidden_among = hidden_by(store, snapshot, open_runs(store))
     listed = snapshot.file_list
     files, others = find_listed(store, listed.names)
     if not store.is_remote:  # a broken link has a path, but no size
         files = files.with_columns({"path": pc.if_else(files["bytes"].is_valid(), files["path"], None)})
     files = with_unseen(store, files, listed.names)
     names = others.names
-    hidden = replaced | of_open_runs(names, snapshot, runs)
+    hidden = hidden_among(names)
     is_hidden = np.array([name in hidden for name in names], bool)
     unlisted = others.filter(~is_hidden)
     if not all(map(is_part, unlisted.names)):

@@ -1,6 +1,6 @@
 """Find the files that readers see without a snapshot: committed files, but not those of open runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from dask_tfrecord.dataset.listing import Listing, list_directory, unfinished_only
@@ -110,7 +110,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     except TFRecordError as error:
         if use_snapshot:
             raise
-        if unfinished := of_open_runs(paths, None, runs):
+        if unfinished := hidden_by(store, None, runs)(paths):
             raise error.replaced(
                 problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
                 f"{store.public(store.join(min(unfinished)))}, are committed",
@@ -120,7 +120,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
         return set()
     if snapshot is not None:
         _check_in_place(store, snapshot)
-    hidden = _hidden_paths(store, paths, snapshot, runs)
+    hidden = hidden_by(store, snapshot, runs)(paths)
     if snapshot is not None and use_snapshot:
         hidden.update({*paths}.difference(listed_files(snapshot)))
     return hidden
@@ -164,30 +164,22 @@ def visible_files(
     if not runs:
         return files
     newest = snapshot or Head.read(store, intact=True, reads_files=True).snapshot
-    return files.without([*map(store.join, _hidden_paths(store, files.names, newest, runs))])
+    return files.without([*map(store.join, hidden_by(store, newest, runs)(files.names))])
 
 
-def _hidden_paths(
-    store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
-) -> set[str]:
-    """Return the data files among ``paths`` that belong to uncommitted runs, and the files that a commit is
-    replacing. ``runs`` contains the ids of the open runs.
+def hidden_by(
+    store: Store, snapshot: Snapshot | None, runs: Sequence[str]
+) -> Callable[[Sequence[str]], set[str]]:
+    """Return a function for paths relative to the root. It returns the data files among them that belong to
+    the open runs ``runs``, and the files that commits are replacing.
+
+    No file of the version ``snapshot`` is hidden. A run that has committed may be open because a task has run
+    again, and has uploaded other files.
     """
-    replaced = set() if snapshot is None else replaced_paths(store, snapshot, runs)
-    return replaced | of_open_runs(paths, snapshot, runs)
-
-
-def of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]) -> set[str]:
-    """Return the data files among ``paths`` that belong to open runs, but not to the version ``snapshot``.
-
-    A run that has committed may be open because a task has run again, and has uploaded other files.
-    """
-    of_runs = {path for path in paths if run_of(path) in runs} if runs else set()
-    return of_runs - listed_files(snapshot) if of_runs else of_runs
-
-
-def replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:
-    """Return the paths, relative to the root of the dataset, of the files that unfinished commits replace."""
-    committed = {past.run for past in snapshot.commits()} if runs else set()
+    if not runs:
+        return lambda paths: set()
+    committed = {past.run for past in snapshot.commits()} if snapshot else set()
     notes = [staged(run, name) for run in runs if run in committed for name in (REPLACED, MOVED)]
-    return {path for note in notes for path in stored_paths(store, note)}.difference(listed_files(snapshot))
+    replaced = {path for note in notes for path in stored_paths(store, note)}
+    listed = listed_files(snapshot)
+    return lambda paths: replaced.union(path for path in paths if run_of(path) in runs).difference(listed)
