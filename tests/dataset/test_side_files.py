@@ -165,6 +165,17 @@ def test_data_with_the_name_of_a_side_file_is_data(
         read_tfrecord(tmp_path)
 
 
+@pytest.mark.parametrize("content", [ONE, ONE[:20], gzip.compress(ONE, mtime=0)[:12]])
+def test_a_kind_with_one_file_that_may_be_data_is_kept_whole(tmp_path: Path, content: bytes) -> None:
+    fill(tmp_path, {"a.tfrecord": ONE, "b.txt": b"text", "c.txt": content, "d.txt": b"text", "e.md": b"text"})
+    with (
+        pytest.warns(UserWarning, match=r"TFRecord file: e\.md;"),
+        pytest.raises(CorruptRecordError) as caught,
+    ):
+        read_tfrecord(tmp_path).compute()
+    assert caught.value.path == str(tmp_path / "b.txt")
+
+
 def test_a_few_files_of_each_kind_are_looked_at(tmp_path: Path, opened: list[str]) -> None:
     images = {f"images/{n:04d}.jpg": b"\xff\xd8\xff" + bytes(20) for n in range(500)}
     hashes = {f"{n * 7919:x}x": ONE for n in range(200)}  # data files without a suffix
