@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 from list_rules import RULES
 from servers import LinkedStore, linked_s3_server
-from strides import IS_FULL, IS_QUICK
+from strides import EXAMPLES, IS_FULL, IS_QUICK
 
 from dask_tfrecord.dataset.snapshot import entry_log
 from dask_tfrecord.files import small_columns
@@ -38,7 +38,7 @@ for profile, is_repeatable in (("repeatable", True), ("random", False)):
         profile,
         deadline=None,
         derandomize=is_repeatable,
-        max_examples=int(os.environ.get("DASK_TFRECORD_EXAMPLES", "100")),
+        max_examples=EXAMPLES,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 settings.load_profile("repeatable")

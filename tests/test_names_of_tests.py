@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,29 +33,43 @@ OTHER_WORDS |= {
 }
 
 
-# The test files of the package. The soak tests no module.
-PATHS = sorted(path for path in TESTS.rglob("test_*.py") if path.parent.name != "soak")
-TREES = {path: ast.parse(path.read_text()) for path in PATHS}
+@cache
+def parsed() -> dict[Path, ast.Module]:
+    """All files of the tests."""
+    return {path: ast.parse(path.read_text()) for path in sorted(TESTS.rglob("*.py"))}
 
 
-# The names of all tests, as pytest -k sees them.
-NAMES = [
-    f"{path.name} {node.name}"
-    for path, tree in TREES.items()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test")
-]
+def files_of_tests() -> dict[Path, ast.Module]:
+    """The test files of the package. The soak tests no module."""
+    return {
+        path: tree
+        for path, tree in parsed().items()
+        if path.name.startswith("test_") and path.parent.name != "soak"
+    }
+
+
+@cache
+def names_of_tests() -> list[str]:
+    """The names of all tests, as pytest -k sees them."""
+    return [
+        f"{path.name} {node.name}"
+        for path, tree in files_of_tests().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test")
+    ]
 
 
 def test_each_test_file_names_its_modules_and_each_module_has_a_test_file() -> None:
     modules, without_code = set(), set()
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-        body = ast.parse(path.read_text()).body
-        (modules if any(not isinstance(node, ast.Expr) for node in body) else without_code).add(name)
+        is_empty = path.name == "__init__.py" and all(
+            isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body
+        )
+        (without_code if is_empty else modules).add(name)
     modules.discard("")  # the package, which has the public names
     named = set()
-    for path, tree in TREES.items():
+    for path, tree in files_of_tests().items():
         line = re.search(r"^Modules: ([\w., \n]+)\.$", ast.get_docstring(tree) or "", re.MULTILINE)
         assert line, f"{path}: end the docstring with a line such as 'Modules: writer, files.file_writer.'"
         names = {*re.split(r",\s+", line[1])}
@@ -69,11 +84,11 @@ def test_a_search_for_a_keyword_of_a_public_function_finds_a_test() -> None:
         for function in (dask_tfrecord.read_tfrecord, dask_tfrecord.to_tfrecord)
         for name in list(inspect.signature(function).parameters)[1:]
     }
-    assert [keyword for keyword in sorted(keywords) if keyword not in " ".join(NAMES)] == []
+    assert [keyword for keyword in sorted(keywords) if keyword not in " ".join(names_of_tests())] == []
 
 
 def test_names_of_tests_have_the_words_of_the_glossary() -> None:
-    wrong = [name for name in NAMES if {*re.split(r"[_ .]", name)} & OTHER_WORDS.keys()]
+    wrong = [name for name in names_of_tests() if {*re.split(r"[_ .]", name)} & OTHER_WORDS.keys()]
     assert wrong == [], OTHER_WORDS
 
 
@@ -93,6 +108,10 @@ def _imports(tree: ast.Module) -> dict[str, str]:
     return found
 
 
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
 def _changed_owners(tree: ast.Module) -> Iterator[str]:
     """The full names of the objects whose attributes a file changes. Local variables are left out."""
     imports = _imports(tree)
@@ -106,8 +125,7 @@ def _changed_owners(tree: ast.Module) -> Iterator[str]:
             yield from (full_name(one.value) for one in node.targets if isinstance(one, ast.Attribute))
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
             yield full_name(node.target.value)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in CHANGING:
-            function = ast.unparse(node.func).rpartition(".")[2]
+        elif isinstance(node, ast.Call) and (function := _last_name(node.func)) in CHANGING:
             keyword = [one.value for one in node.keywords if one.arg == "target"]
             for target in [*node.args[:1], *keyword]:
                 if not (isinstance(target, ast.Constant) and isinstance(target.value, str)):
@@ -138,8 +156,7 @@ def _is_standard(name: str) -> bool:
 
 def test_no_test_changes_the_standard_library_for_its_process() -> None:
     """Servers and clusters of other tests run in this process. Replace a name in the module under test."""
-    trees = {path: ast.parse(path.read_text()) for path in TESTS.rglob("*.py")}
-    found = {path: [*filter(_is_standard, _changed_owners(tree))] for path, tree in trees.items()}
+    found = {path: [*filter(_is_standard, _changed_owners(tree))] for path, tree in parsed().items()}
     assert {path: names for path, names in found.items() if names} == {}
 
 

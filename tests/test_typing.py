@@ -64,7 +64,7 @@ def test_the_examples_pass_pyright(tmp_path: Path) -> None:
 
 # mypy takes 20 seconds, because it has no cache of the packages that the script imports.
 ONLY_AT_LENGTH = pytest.mark.skipif(
-    IS_QUICK, reason="mypy checks the script where no DASK_TFRECORD_EXAMPLES is set"
+    IS_QUICK, reason="mypy checks the script where many random examples are wanted"
 )
 
 

@@ -4,7 +4,6 @@ Modules: feed.polars, feed.arrow_dataset.
 """
 
 import importlib
-import os
 import pickle
 import random
 import shutil
@@ -26,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
+from strides import EXAMPLES
 
 import dask_tfrecord
 from dask_tfrecord import Dataset, SchemaError, TFRecordError, open_dataset, to_tfrecord
 from dask_tfrecord.dataset.read.task import Partition
 from dask_tfrecord.feed.polars import scan_tfrecord
 
-CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "20"))
 TABLE = engine_queries.table()
 
 Answer = Callable[[engine_queries.Condition, list[str], str], pa.Table]
@@ -112,7 +111,7 @@ def test_a_random_query_has_the_rows_that_the_engine_finds_in_the_table(engine: 
     expected = ENGINES[engine](TABLE)
     found = ENGINES[engine](root if engine == "polars" else open_dataset(root))
     different = []
-    for seed in range(CASES):
+    for seed in range(EXAMPLES):
         chance = random.Random(seed)
         condition = engine_queries.condition(chance)
         columns, tail = chance.sample(TABLE.column_names, chance.randint(1, 5)), ""
@@ -125,7 +124,7 @@ def test_a_random_query_has_the_rows_that_the_engine_finds_in_the_table(engine: 
         rows, wanted = (sorted(_listed(answer(*query))) for answer in (found, expected))
         if rows != wanted:
             different.append((seed, query, rows, wanted))
-    assert not different, f"{len(different)} of {CASES}: {different[:3]}"
+    assert not different, f"{len(different)} of {EXAMPLES}: {different[:3]}"
 
 
 @pytest.fixture(scope="module")
@@ -310,14 +309,14 @@ def test_random_filters_and_slices_of_a_lazy_frame_have_the_rows_of_polars(root:
     lazy = scan_tfrecord(root)
     whole = lazy.collect().lazy()
     different = []
-    for seed in range(CASES):
+    for seed in range(EXAMPLES):
         steps = _steps(random.Random(seed))
         found, expected = lazy, whole
         for name, arguments in steps:
             found, expected = getattr(found, name)(*arguments), getattr(expected, name)(*arguments)
         if not found.collect().equals(expected.collect()):
             different.append((seed, [*map(str, steps)]))
-    assert not different, f"{len(different)} of {CASES}: {different[:3]}"
+    assert not different, f"{len(different)} of {EXAMPLES}: {different[:3]}"
 
 
 def test_a_slice_counts_the_rows_that_a_later_filter_removes(root: Path) -> None:

@@ -7,7 +7,6 @@ Modules: collection.expr.optimizations.
 
 import collections
 import math
-import os
 import random
 import warnings
 from pathlib import Path
@@ -22,10 +21,10 @@ import pytest
 from comparables import OPERATORS
 from dask.dataframe import methods
 from random_queries import Data, Queries, make_data, run, variants
+from strides import EXAMPLES
 
 from dask_tfrecord.collection.expr import optimizations
 
-CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 30
 
 
@@ -188,7 +187,7 @@ def test_random_queries_give_the_rows_of_pandas(
         request.getfixturevalue("column_files_of_all")
         monkeypatch.setattr(optimizations, "MIN_FUSED_TASKS", 1)
     with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False}):
-        for seed in range(max(CASES // QUERIES_PER_DATASET // 2, 1)):
+        for seed in range(max(EXAMPLES // QUERIES_PER_DATASET // 2, 1)):
             root = tmp_path / str(seed)
             root.mkdir()
             check_dataset(2 * seed + has_columns, root, QUERIES_PER_DATASET)

@@ -7,7 +7,6 @@ Modules: dataset.query.filters, dataset.query.predicates, dataset.query.comparis
 
 import datetime
 import math
-import os
 import pickle
 import random
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from comparables import OPERATORS
 from hypothesis import given
 from hypothesis import strategies as st
 from possible import as_sets, outcomes_in_file
+from strides import EXAMPLES
 
 from dask_tfrecord import SchemaError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Encoder
@@ -335,7 +335,6 @@ def test_text_that_is_not_unicode_is_refused() -> None:
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "20"))
 ENGINE_TABLE = engine_queries.table()
 
 
@@ -348,7 +347,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_random_expressions_keep_and_count_the_rows_that_arrow_keeps(root: Path) -> None:
-    for seed in range(CASES):
+    for seed in range(EXAMPLES):
         expression = engine_queries.arrow(
             engine_queries.condition(random.Random(seed), 3), ENGINE_TABLE.schema
         )

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from random_queries import COLUMNS, Data, Queries
 from random_queries import run as evaluate
+from strides import EXAMPLES
 
 import dask_tfrecord
 from dask_tfrecord import explain, open_dataset, read_tfrecord, to_tfrecord
@@ -34,7 +35,6 @@ from dask_tfrecord.files import column_files, file_writer, selected_records
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.storage.store import LocalStore, Store
 
-CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 20
 
 
@@ -223,7 +223,7 @@ def check_dataset(seed: int, root: Path, queries: int) -> int:
 
 @pytest.mark.filterwarnings("ignore")
 def test_random_queries_give_the_decoded_rows(tmp_path: Path) -> None:
-    for seed in range(max(CASES // QUERIES_PER_DATASET, 1)):
+    for seed in range(max(EXAMPLES // QUERIES_PER_DATASET, 1)):
         check_dataset(seed, tmp_path / str(seed), QUERIES_PER_DATASET)
 
 
