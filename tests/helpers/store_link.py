@@ -11,7 +11,6 @@ waits. A round is what a client sends at once, and `trips` is the number of roun
 """
 
 import asyncio
-import os
 import socket
 import struct
 import sys
@@ -52,6 +51,9 @@ _CHUNK = 1 << 16
 
 # The name of threads that look for new connections again and again.
 ACCEPTS = "accepts connections"
+
+# The threads that never rest: also that of the scheduler of a cluster, which is no client of a store.
+_RESTLESS_THREADS = {ACCEPTS, "IO loop"}
 
 
 @dataclass(eq=False)
@@ -405,7 +407,7 @@ class StoreLink:
             held.pop(started).set()
 
     async def _pass_rounds(self, mine: int) -> None:
-        """End a round when no thread of this process and its children has had anything to do in two looks."""
+        """End a round when no thread of this process has had anything to do in two looks."""
         before, restful, since, arrived = None, 0, time.monotonic(), -1
         while True:
             await asyncio.sleep(_LOOK)
@@ -436,31 +438,22 @@ class StoreLink:
 
 
 def _time_used(mine: int) -> int | None:
-    """The processor time that this process and its children used so far; None if a thread of them is running.
+    """The processor time that this process used so far; None if a thread of it is running.
 
     A thread that waits for a processor counts as running, so a busy machine makes no difference. The thread
-    ``mine`` and the threads that accept connections for a server do not count.
+    ``mine`` and the threads that never rest do not count.
     """
-    passive = {str(thread.native_id) for thread in enumerate_threads() if thread.name == ACCEPTS}
+    passive = {str(one.native_id) for one in enumerate_threads() if one.name in _RESTLESS_THREADS}
     used = 0
     try:
-        for process in _processes():
-            for thread in (Path("/proc") / process / "task").iterdir():
-                if thread.name != str(mine) and thread.name not in passive:
-                    if (thread / "stat").read_text().rpartition(")")[2].split()[0] in "RD":
-                        return None
-                    used += int((thread / "schedstat").read_text().split()[0])
+        for thread in Path("/proc/self/task").iterdir():
+            if thread.name != str(mine) and thread.name not in passive:
+                if (thread / "stat").read_text().rpartition(")")[2].split()[0] in "RD":
+                    return None
+                used += int((thread / "schedstat").read_text().split()[0])
     except OSError:  # a thread has ended, or the system has no such directory
         return None
     return used
-
-
-def _processes() -> Iterator[str]:
-    """The ids of this process and of all processes below it."""
-    import psutil  # a dependency of distributed
-
-    yield str(os.getpid())
-    yield from (str(child.pid) for child in psutil.Process().children(recursive=True))
 
 
 def _head(first: str, headers: dict[str, str]) -> bytes:
