@@ -50,7 +50,7 @@ from dask_tfrecord.keywords.arguments import (
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.keywords.requests import WriteRequest
 from dask_tfrecord.keywords.splits import SPLIT_FIELD
-from dask_tfrecord.storage.failures import hide, secrets_of
+from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.store import Store
 
@@ -483,7 +483,7 @@ def _finish(run: WriteRun, write: Callable[[], Commit], is_over: Callable[[BaseE
     try:
         done = write()
     except BaseException as error:  # KeyboardInterrupt is included
-        seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
+        seconds, reason = time.monotonic() - start, hide_secrets(repr(error), run.store)
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)
         (discard_uncommitted if is_over(error) else abandon)(run)
         raise

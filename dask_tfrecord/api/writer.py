@@ -41,7 +41,7 @@ from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.schema.conversion import holds_null, may_widen
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.names import check_names
-from dask_tfrecord.storage.failures import hide, secrets_of
+from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike
 
@@ -565,7 +565,7 @@ class Writer:
         )
         found = self._snapshot
         note += f"has version {found.number}, {found.custom_metadata}" if found else "does not exist yet"
-        logger.info("%s: %s", note, hide(repr(error), secrets_of(self._store)))
+        logger.info("%s: %s", note, hide_secrets(repr(error), self._store))
         error.add_note(note)
 
 

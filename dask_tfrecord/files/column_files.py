@@ -30,7 +30,7 @@ from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import hide, secrets_of
+from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.forked import fork_safe_locks
 from dask_tfrecord.storage.range_requests import ByteRange
 from dask_tfrecord.storage.reader import PartialFile
@@ -157,7 +157,7 @@ class ColumnFileReader:
         """Log why the column file is not used. Later calls log nothing."""
         if not self._is_logged:
             self._is_logged = True
-            path, text = self._store.public(self._path), hide(str(reason), secrets_of(self._store))
+            path, text = self._store.public(self._path), hide_secrets(str(reason), self._store)
             logger.info("%s: records are decoded, and this column file is not used: %s", path, text)
 
     def _read_footer(self) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 import yaml
 
 from dask_tfrecord.errors import KEYWORDS, OPEN, READ, KeywordError, NotFoundError, TFRecordError, drop_frames
-from dask_tfrecord.storage.failures import hide, redact_errors, secrets_of
+from dask_tfrecord.storage.failures import hide_secrets, redact_errors
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -133,7 +133,7 @@ def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     path = arguments.get("path", arguments.get("source", getattr(owner, "_root", None)))
     if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
         return None
-    return hide(text if "://" in text else os.path.abspath(text), secrets_of(args, kwargs))
+    return hide_secrets(text if "://" in text else os.path.abspath(text), args, kwargs)
 
 
 def _expanded(given: Signature) -> Signature:

@@ -39,7 +39,7 @@ from dask_tfrecord.dataset.write.transaction import (
 )
 from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry, check_labels
-from dask_tfrecord.storage.failures import hide, secrets_of
+from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ class Appender:
         except TFRecordError:
             raise
         except Exception as error:  # a second attempt often succeeds, and detects if the first one did
-            logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
+            logger.info("%s: the commit failed: %s", run.title, hide_secrets(repr(error), run.store))
             done = transaction.commit()
         self.head = transaction.head
         if is_repeated(run, done):

@@ -44,7 +44,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_list import FileList
-from dask_tfrecord.storage.failures import hide, is_full, secrets_of
+from dask_tfrecord.storage.failures import hide_secrets, is_full
 from dask_tfrecord.storage.paths import name_of, parent_of
 from dask_tfrecord.storage.store import Store
 
@@ -145,7 +145,7 @@ class Transaction:
                 _remove_other_uploads(self.run, listed_files(snapshot))
             remove_replaced(store, self.run.run, self._change, self._staged, self.head)
         except Exception as error:  # the snapshot exists, so the write has succeeded despite the error
-            reason = hide(str(error), secrets_of(store))
+            reason = hide_secrets(str(error), store)
             warnings.warn(
                 f"{store.public()}: the data is written, but not all files that it replaces "
                 f"could be removed ({reason}). The next write removes them, and so does Dataset.cleanup.",
@@ -247,7 +247,7 @@ class Transaction:
             if operation.keeps_values:
                 store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
         except Exception as error:  # the snapshot's file may exist in spite of the error
-            reason = hide(repr(error), secrets_of(store))
+            reason = hide_secrets(repr(error), store)
             logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
             if not self._is_newest():
                 return None
