@@ -8,18 +8,16 @@ the network makes the network wait. A reader that ends early cancels its request
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from threading import Lock
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary
 
 from fsspec import AbstractFileSystem
 
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.storage.block_cache import BLOCK_BYTES, BlockCache
 from dask_tfrecord.storage.filesystem import Info, is_web
-from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.in_flight import InFlight, in_flight_bytes
 from dask_tfrecord.storage.range_requests import (
     MOST_REQUESTS,
     Answer,
@@ -55,74 +53,8 @@ def requests_for(size: int) -> int:
     return min(size, 1) if size <= _ONE_REQUEST else -(-size // _SIZES[-1])
 
 
-class _Budget:
-    """The bytes that the readers of this process have in flight: requested, and not yet consumed.
-
-    The bytes of a reader go when it ends, even if an interrupt came between a request and its count.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._pid = os.getpid()
-        self._bytes: WeakKeyDictionary[ReadAhead, int] = WeakKeyDictionary()
-        self.limit: Callable[[], int] = lambda: 1 << 26
-
-    @property
-    def is_of_this_process(self) -> bool:
-        return self._pid == os.getpid()
-
-    @property
-    def readers(self) -> int:
-        return len(self._bytes)
-
-    @property
-    def used(self) -> int:
-        return sum(self._bytes.values())
-
-    def held_by(self, reader: "ReadAhead") -> int:
-        return self._bytes.get(reader, 0)
-
-    def add(self, reader: "ReadAhead") -> None:
-        with self._lock:
-            self._bytes[reader] = 0
-
-    def remove(self, reader: "ReadAhead") -> None:
-        with self._lock:
-            self._bytes.pop(reader, None)
-
-    def take(self, reader: "ReadAhead", size: int, limit: int | None) -> bool:
-        """Count ``size`` bytes as in flight. Return False if more than ``limit`` bytes would be in flight."""
-        with self._lock:
-            if limit is not None and self.used + size > limit:
-                return False
-            self._bytes[reader] = self.held_by(reader) + size
-            return True
-
-    def give_back(self, reader: "ReadAhead", size: int) -> None:
-        with self._lock:
-            if reader in self._bytes:
-                self._bytes[reader] -= size
-
-
-_BUDGET = _Budget()
-
-
-@in_forked_processes
-def _renew_budget() -> None:
-    """Renew the budget in a forked process, which cannot wait for the requests of its parent."""
-    global _BUDGET
-    limit, _BUDGET = _BUDGET.limit, _Budget()
-    _BUDGET.limit = limit
-
-
-def in_flight_bytes() -> int:
-    """Return how many bytes all readers of this process may have in flight."""
-    return _BUDGET.limit()
-
-
-def limit_in_flight(limit: Callable[[], int]) -> None:
-    """Set the function that returns how many bytes all readers of this process may have in flight."""
-    _BUDGET.limit = limit
+# The bytes that the readers of this process have requested and not yet consumed.
+_BUDGET = InFlight()
 
 
 class _Piece(NamedTuple):
@@ -307,7 +239,7 @@ class ReadAhead:
         is_sparing: bool = False,
     ) -> None:
         self.fs, self.counts, self.cache = fs, counts, cache
-        self._budget, self._limit = _BUDGET, _BUDGET.limit()
+        self._pid, self._limit = os.getpid(), in_flight_bytes()
         self.requests = 0  # in flight
         self._sent = 0  # the number of times that a request was sent
         self.is_read = False  # True after the first read
@@ -320,13 +252,17 @@ class ReadAhead:
         self._opened: list[RemoteRange] = []
         self._ranges = deque(RemoteRange(self, one) for one in ranges)
         self._unsent = self._ranges.copy()
-        self._budget.add(self)
+        _BUDGET.add(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def _is_of_this_process(self) -> bool:
+        return self._pid == os.getpid()
 
     def open(self, wanted: ByteRange) -> RemoteRange | None:
         """Return a range, and close the ranges before it. Return None for an unknown range."""
@@ -339,7 +275,7 @@ class ReadAhead:
 
     def send(self, current: RemoteRange) -> None:
         """Send the requests that the budget allows. Send at least one if ``current`` waits for none."""
-        if not self._budget.is_of_this_process:
+        if not self._is_of_this_process:
             raise RuntimeError("the file was opened before the process was forked")
         if not current.pieces and current.at < current.wanted.stop:
             self._send(current, always=True)
@@ -351,7 +287,7 @@ class ReadAhead:
                 return
 
     def _send(self, one: RemoteRange, *, always: bool) -> bool:
-        share = self._limit // max(1, self._budget.readers)
+        share = self._limit // max(1, _BUDGET.holders)
         most_of_share = max(_SMALLEST, share // _FEWEST)
         stop = one.next_stop(min(_SIZES[min(self._sent, len(_SIZES) - 1)], most_of_share))
         size = stop - one.at
@@ -361,9 +297,9 @@ class ReadAhead:
             is_little = self._is_sparing or not self.is_read or is_cached
             most = 1 if self._must_ask_first and not self.is_answered else MOST_REQUESTS
             most_bytes = min(share, _FIRST_BYTES) if is_little else share
-            if self.requests >= most or self._budget.held_by(self) + size > most_bytes:
+            if self.requests >= most or _BUDGET.held_by(self) + size > most_bytes:
                 return False
-        if not self._budget.take(self, size, None if always else self._limit):
+        if not _BUDGET.take(self, size, None if always else self._limit):
             return False
         self._sent += 1
         one.send(stop)
@@ -371,12 +307,12 @@ class ReadAhead:
 
     def give_back(self, size: int) -> None:
         """Say that bytes were consumed, or are no longer wanted."""
-        if self._budget.is_of_this_process:
-            self._budget.give_back(self, size)
+        if self._is_of_this_process:
+            _BUDGET.give_back(self, size)
 
     def cancel(self, found: "Future[Answer]") -> None:
         self.requests -= 1
-        if self._budget.is_of_this_process:  # a forked process has no event loop of its parent
+        if self._is_of_this_process:  # a forked process has no event loop of its parent
             found.cancel()
 
     def closed(self, one: RemoteRange) -> None:
@@ -394,5 +330,5 @@ class ReadAhead:
             one.close()
         self._ranges.clear()
         self._unsent.clear()
-        if self._budget.is_of_this_process:
-            self._budget.remove(self)
+        if self._is_of_this_process:
+            _BUDGET.remove(self)

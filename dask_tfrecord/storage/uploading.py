@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from threading import Condition
 from typing import Any, BinaryIO, NamedTuple, cast
 from uuid import uuid4
 
@@ -22,10 +21,9 @@ from fsspec import AbstractFileSystem
 
 from dask_tfrecord.errors import NotFoundError
 from dask_tfrecord.storage.filesystem import protocols_of
-from dask_tfrecord.storage.forked import in_forked_processes
+from dask_tfrecord.storage.in_flight import InFlight
 from dask_tfrecord.storage.location import Location
 from dask_tfrecord.storage.range_requests import REQUEST_BYTES
-from dask_tfrecord.storage.read_ahead import in_flight_bytes
 
 # The size of a part: the smallest that S3 accepts, because the more parts are on their way, the more
 # connections carry them.
@@ -44,34 +42,8 @@ def _part_bytes(number: int) -> int:
     return PART_BYTES << max(0, (number - _EQUAL_PARTS) // _DOUBLED_PARTS + 1)
 
 
-class _Room:
-    """Bound the bytes that are on their way from this process to object stores by `in_flight_bytes`."""
-
-    def __init__(self) -> None:
-        self._condition = Condition()
-        self._bytes = 0
-
-    def enter(self, size: int, is_free: Callable[[], bool]) -> None:
-        """Wait until there is room for ``size`` bytes, or until ``is_free`` returns True."""
-        limit = in_flight_bytes()
-        with self._condition:
-            self._condition.wait_for(lambda: self._bytes + size <= limit or is_free())
-            self._bytes += size
-
-    def leave(self, size: int) -> None:
-        with self._condition:
-            self._bytes -= size
-            self._condition.notify_all()
-
-
-_ROOM = _Room()
-
-
-@in_forked_processes
-def _renew_room() -> None:
-    """Empty the room of a forked process. At the fork, another thread may have held the lock."""
-    global _ROOM
-    _ROOM = _Room()
+# The bytes that the writers of this process are uploading.
+_UPLOADS = InFlight()
 
 
 class _Part(io.BytesIO):
@@ -362,7 +334,6 @@ class Uploads:
     """
 
     def __init__(self) -> None:
-        self._requests: list[Future[Any]] = []
         self._finishing: deque[tuple[UploadedFile, str, Future[Any]]] = deque()
 
     @contextmanager
@@ -384,16 +355,14 @@ class Uploads:
 
     def start(self, request: "Callable[[_Part], Future[Any]]", part: _Part) -> "Future[Any]":
         """Start a request when there is room for its bytes."""
-        room, size = _ROOM, part.tell()
-        self._requests = [one for one in self._requests if not one.done()]
-        room.enter(size, lambda: all(one.done() for one in self._requests))
+        size = part.tell()
+        _UPLOADS.wait_and_take(self, size)
         try:
             future = request(part)
         except BaseException:
-            room.leave(size)
+            _UPLOADS.give_back(self, size)
             raise
-        future.add_done_callback(lambda _: room.leave(size))
-        self._requests.append(future)
+        future.add_done_callback(lambda _: _UPLOADS.give_back(self, size))
         return future
 
     def _wait(self) -> None:

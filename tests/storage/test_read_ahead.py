@@ -1,6 +1,6 @@
 """Ranges of remote files are read by several requests at a time, in order, and nothing is left behind.
 
-Modules: storage.read_ahead, storage.range_requests, storage.reader.
+Modules: storage.read_ahead, storage.in_flight, storage.range_requests, storage.reader.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Place:
 def place(linked: LinkedStore) -> Iterator[Place]:
     found = Place(linked)
     yield found
-    assert read_ahead._BUDGET.used == read_ahead._BUDGET.readers == 0
+    assert read_ahead._BUDGET.used == read_ahead._BUDGET.holders == 0
     assert not pending(found)
 
 

@@ -190,7 +190,7 @@ class Left(NamedTuple):
             if "process_request" not in thread.name and not thread.name.startswith("asyncio_")
         ]
         budget = read_ahead._BUDGET
-        return cls(tuple(sorted(names)), tasks, budget.used, budget.readers)
+        return cls(tuple(sorted(names)), tasks, budget.used, budget.holders)
 
     @classmethod
     def settled(cls, expected: "Left | None" = None) -> "Left":
