@@ -27,8 +27,8 @@ from dask_tfrecord.storage.filesystem import (
     Filesystem,
     open_path,
     source_of,
-    without_duplicates,
 )
+from dask_tfrecord.storage.local_disk import check_loop, without_duplicates
 from dask_tfrecord.storage.location import FoundFiles
 from dask_tfrecord.storage.paths import (
     PathLike,
@@ -40,7 +40,6 @@ from dask_tfrecord.storage.paths import (
     path_text,
     unquoted_path,
 )
-from dask_tfrecord.storage.regular_files import check_loop
 from dask_tfrecord.storage.store import Store
 from dask_tfrecord.storage.uploading import check_bucket
 

@@ -52,7 +52,7 @@ from dask_tfrecord.files.window import (
     record_bounds,
 )
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.regular_files import open_regular
+from dask_tfrecord.storage.local_disk import open_regular
 from dask_tfrecord.storage.store import Store
 
 # The Arrow type of the path column.

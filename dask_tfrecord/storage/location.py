@@ -23,6 +23,7 @@ from dask_tfrecord.storage.cached_files import open_cached, read_cached
 from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.filesystem import ArrowFileSystem, Hidden, Info, find_all, glob_all, is_web
 from dask_tfrecord.storage.forked import OfThisProcess
+from dask_tfrecord.storage.local_disk import METADATA_BYTES, too_large
 from dask_tfrecord.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.storage.range_requests import (
     REQUEST_BYTES,
@@ -47,7 +48,6 @@ from dask_tfrecord.storage.reader import (
     removed,
     rewritten,
 )
-from dask_tfrecord.storage.regular_files import METADATA_BYTES, too_large
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")

@@ -29,18 +29,23 @@ from dask_tfrecord.storage.filesystem import (
     Filesystem,
     Hidden,
     Info,
-    LinkFollowingDisk,
     open_path,
     protocols_of,
     source_of,
-    without_duplicates,
 )
 from dask_tfrecord.storage.forked import fork_safe_locks
+from dask_tfrecord.storage.local_disk import (
+    METADATA_BYTES,
+    LinkFollowingDisk,
+    check_loop,
+    open_regular,
+    read_regular,
+    without_duplicates,
+)
 from dask_tfrecord.storage.location import FoundFiles, Location, VisibleFiles
 from dask_tfrecord.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.storage.range_requests import ByteRange
 from dask_tfrecord.storage.reader import ExpectedFile, rewritten
-from dask_tfrecord.storage.regular_files import METADATA_BYTES, check_loop, open_regular, read_regular
 from dask_tfrecord.storage.uploading import Uploads
 
 _S = TypeVar("_S")

@@ -12,7 +12,7 @@ from small_frames import keyed
 
 from dask_tfrecord import Writer, exists, explain, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import RecordTable, iter_batches
-from dask_tfrecord.storage.filesystem import LinkFollowingDisk
+from dask_tfrecord.storage.local_disk import LinkFollowingDisk
 from dask_tfrecord.storage.store import LocalStore
 from dask_tfrecord_launcher import main
 

@@ -1,6 +1,6 @@
 """Links, pipes and unreadable directories: no row is lost or doubled silently, and no read hangs.
 
-Modules: storage.filesystem.
+Modules: storage.local_disk.
 """
 
 import errno
@@ -19,7 +19,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, TFRecordError, exists, read_tfrecord, to_tfrecord
-from dask_tfrecord.storage.filesystem import LinkFollowingDisk
+from dask_tfrecord.storage.local_disk import LinkFollowingDisk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

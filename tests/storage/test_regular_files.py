@@ -1,6 +1,6 @@
 """Pipes, devices, loops of links, directories, and files that decode to gigabytes, in place of metadata.
 
-Modules: files.bounded_parquet, storage.regular_files.
+Modules: files.bounded_parquet, storage.local_disk.
 """
 
 import os
