@@ -17,8 +17,8 @@ from dask_tfrecord.dataset.read.task import Partition, SplitReport, explain_part
 from dask_tfrecord.errors import TFRecordError, counted
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.range_requests import MOST_REQUESTS
+from dask_tfrecord.storage.redaction import redact_errors
 
 # The text of an explanation lists at most this many files.
 _MOST_LINES = 40

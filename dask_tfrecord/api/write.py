@@ -50,8 +50,8 @@ from dask_tfrecord.keywords.arguments import (
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.keywords.requests import WriteRequest
 from dask_tfrecord.keywords.splits import SPLIT_FIELD
-from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.paths import PathLike
+from dask_tfrecord.storage.redaction import hide_secrets
 from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -41,9 +41,9 @@ from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.schema.conversion import holds_null, may_widen
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.names import check_names
-from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike
+from dask_tfrecord.storage.redaction import hide_secrets
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dask_tfrecord import NotFoundError, RemedyWarning, TFRecordError
 from dask_tfrecord.errors import Call, Remedy
-from dask_tfrecord.storage.failures import hide_secrets
+from dask_tfrecord.storage.redaction import hide_secrets
 
 # Matches characters that control a terminal or change the order of text: C0 and C1 controls, line separators,
 # and directional and invisible formatting. The surrogates in the pattern represent bytes of names that are

@@ -23,7 +23,7 @@ from dask_tfrecord.cli.compute import note_setting
 from dask_tfrecord.cli.failures import keep_secret, note_paths, option_name
 from dask_tfrecord.keywords.public_functions import OPTIONS
 from dask_tfrecord.schema.logical_types import arrow_type
-from dask_tfrecord.storage.failures import hide_secrets
+from dask_tfrecord.storage.redaction import hide_secrets
 from dask_tfrecord_launcher import COMMANDS, refuse_repeated, writing_output
 
 Condition = tuple[str, str, Any]

@@ -19,7 +19,7 @@ from dask_tfrecord.dataset.read.task import Partition, read_each
 from dask_tfrecord.errors import TFRecordError, literal
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.redaction import redact_errors
 
 
 def filter_mask(table: pa.Table, filters: Sequence[Any]) -> npt.NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from dask_tfrecord.keywords import arguments
 from dask_tfrecord.keywords.arguments import ReadKeywords
 from dask_tfrecord.keywords.requests import existing_names, read_request
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.redaction import without_credentials
 from dask_tfrecord.storage.store import Store
 
 # The keywords that configure access to a store, and do not change which rows are read.

@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.names import STAGING
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
 from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
-from dask_tfrecord.storage.failures import unreachable
+from dask_tfrecord.storage.failures import store_failure
 from dask_tfrecord.storage.filesystem import (
     Filesystem,
     open_path,
@@ -321,8 +321,8 @@ def _expand(store: Store, path: str) -> _Match:
     try:
         info = store.fs.info(path)
     except FileNotFoundError as error:
-        failure = unreachable(store.public(path), error) if is_http(path) else None
-        if failure is not None:
+        failure = store_failure(error, store.public(path))
+        if isinstance(failure, TFRecordError):  # fsspec says "not found" of every failure over HTTP
             raise failure from None
         magic = glob_start(path) < len(path)
         return _glob(store, path) if magic else _Match([], "missing")

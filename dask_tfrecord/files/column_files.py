@@ -30,10 +30,10 @@ from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import hide_secrets
 from dask_tfrecord.storage.forked import fork_safe_locks
 from dask_tfrecord.storage.range_requests import ByteRange
 from dask_tfrecord.storage.reader import PartialFile
+from dask_tfrecord.storage.redaction import hide_secrets
 from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression, known_codec
-from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.paths import is_http, unquoted_path
 from dask_tfrecord.storage.reader import stamp_of
+from dask_tfrecord.storage.redaction import without_credentials
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.filesystem import is_web
 from dask_tfrecord.storage.range_requests import ByteRange
 from dask_tfrecord.storage.reader import FileReader
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 # The type of a function that works like `map`, but may make the calls in parallel. The results are in the

@@ -37,10 +37,10 @@ from dask_tfrecord.keywords.public_functions import parameters_of
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 from dask_tfrecord.storage.block_cache import LEAST_BYTES, BlockCache
-from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.in_flight import limit_in_flight
 from dask_tfrecord.storage.paths import PathLike, path_text
+from dask_tfrecord.storage.redaction import without_credentials
 
 Value = TypeVar("Value")
 Keywords = TypeVar("Keywords")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 import yaml
 
 from dask_tfrecord.errors import KEYWORDS, OPEN, READ, KeywordError, NotFoundError, TFRecordError, drop_frames
-from dask_tfrecord.storage.failures import hide_secrets, redact_errors
+from dask_tfrecord.storage.redaction import hide_secrets, redact_errors
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -27,8 +27,8 @@ from typing_extensions import Buffer
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.errors import TFRecordError, warn_caller
-from dask_tfrecord.storage.failures import is_secret_name, without_credentials
 from dask_tfrecord.storage.paths import name_of
+from dask_tfrecord.storage.redaction import is_secret_name, without_credentials
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None
 

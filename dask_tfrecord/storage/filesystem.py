@@ -16,8 +16,8 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import DestinationError, TFRecordError, did_you_mean
-from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.paths import glob_start, wraps
+from dask_tfrecord.storage.redaction import without_credentials
 
 Info = dict[str, Any]
 

@@ -20,7 +20,6 @@ from typing_extensions import Buffer
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.storage.block_cache import BlockCache, CachedFile
 from dask_tfrecord.storage.cached_files import open_cached, read_cached
-from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.filesystem import ArrowFileSystem, Hidden, Info, find_all, glob_all, is_web
 from dask_tfrecord.storage.forked import OfThisProcess
 from dask_tfrecord.storage.local_disk import METADATA_BYTES, too_large
@@ -48,6 +47,7 @@ from dask_tfrecord.storage.reader import (
     removed,
     rewritten,
 )
+from dask_tfrecord.storage.redaction import without_credentials
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")

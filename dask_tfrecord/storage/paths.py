@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from fsspec import available_protocols, get_filesystem_class
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.redaction import without_credentials
 
 # Matches credentials before the name of a bucket. s3fs and gcsfs would treat these credentials as a part
 # of the name. An AWS secret key may contain slashes. Instead of a bucket's name, a URL may contain an ARN,

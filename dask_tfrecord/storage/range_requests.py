@@ -22,6 +22,7 @@ from fsspec import AbstractFileSystem
 from typing_extensions import Buffer
 
 from dask_tfrecord.storage.block_cache import BlockCache, CachedRange
+from dask_tfrecord.storage.failures import is_passing, s3_answer, status_of
 from dask_tfrecord.storage.forked import fork_safe_locks
 
 _T = TypeVar("_T")
@@ -39,24 +40,6 @@ _PAUSES = (0.25, 1.0, 4.0, 8.0)
 # After this many seconds, a range is not requested again. A server that never answers then fails a read after
 # the timeout of one request, which is five minutes over HTTP.
 _REPEATED_SECONDS = 120.0
-
-_PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-
-# The names of exceptions of botocore (S3), aiohttp (GCS, HTTP) and azure if a connection fails.
-_PASSING = frozenset(
-    {
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "ConnectTimeoutError",
-        "ConnectionClosedError",
-        "EndpointConnectionError",
-        "IncompleteReadError",
-        "ReadTimeoutError",
-        "ResponseStreamingError",
-        "ServiceRequestError",
-        "ServiceResponseError",
-    }
-)
 
 
 class ByteRange(NamedTuple):
@@ -281,25 +264,6 @@ async def _fetch(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCount
     raise AssertionError  # the last pause is None, so the loop has returned or raised
 
 
-def is_passing(error: BaseException) -> bool:
-    """Return True if a request that failed with ``error`` may succeed later."""
-    if isinstance(error, ConnectionError | TimeoutError):
-        return True
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & _PASSING) or _status(error) in _PASSING_STATUSES
-
-
-def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of a failure, or None if it is unknown."""
-    said = getattr(error.__cause__, "response", None)  # exceptions of s3fs are caused by those of botocore
-    if isinstance(said, dict):
-        status: int | None = said.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return status
-    # The status is `status` in the exceptions of aiohttp, whose `code` warns, and `code` in those of gcsfs.
-    found = str(getattr(error, "status", None) or getattr(error, "code", None))
-    return int(found) if found.isdigit() else None
-
-
 # -- One function for each kind of store ---------------------------------------------------------------------
 
 _Send = Callable[[Any, ByteRange], Awaitable[Answer]]
@@ -327,10 +291,10 @@ async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
             "get_object", fs.req_kw, Bucket=bucket, Key=key, Range=_header(wanted), **options
         )
     except Exception as error:
-        answer = getattr(error.__cause__, "response", None) or {}
-        if _status(error) == HTTPStatus.PRECONDITION_FAILED:
+        answer = s3_answer(error)
+        if status_of(error) == HTTPStatus.PRECONDITION_FAILED:
             raise ReplacedError(wanted.path) from error
-        if _status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file ends before the range
+        if status_of(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the file ends before the range
             size = answer.get("Error", {}).get("ActualObjectSize")
             return Answer(b"", size=None if size is None else int(size))
         # s3fs repeats requests that were not answered, and botocore those that a server refused for now.

@@ -126,8 +126,9 @@ class ExpectedFile:
     def _check_again(self) -> None:
         try:
             now = self.info()
-        except FileNotFoundError:
-            raise removed(self.path) from None
+        except FileNotFoundError as error:
+            failure = store_failure(error, self.path)
+            raise (failure if isinstance(failure, TFRecordError) else removed(self.path)) from None
         except Exception:  # `explain` reports the original error, not the failure of `info`
             return
         self.check(now)

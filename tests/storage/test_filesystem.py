@@ -31,7 +31,7 @@ from dask_tfrecord import DestinationError, TFRecordError, exists, open_dataset,
 from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, flight, iter_batches, stream
-from dask_tfrecord.storage.failures import secrets_of
+from dask_tfrecord.storage.redaction import secrets_of
 from dask_tfrecord.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")

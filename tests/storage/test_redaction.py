@@ -1,6 +1,6 @@
 """Failures of a store name path, endpoint and what to check, and no password, key, token or signed URL.
 
-Modules: storage.failures, storage.store.
+Modules: storage.redaction, storage.failures, storage.store.
 """
 
 import base64
@@ -27,7 +27,7 @@ import dask_tfrecord
 from dask_tfrecord import NotFoundError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.errors import Call
 from dask_tfrecord.storage import failures as storage_failures
-from dask_tfrecord.storage.failures import hide, redact_errors, secrets_of, without_credentials
+from dask_tfrecord.storage.redaction import hide, redact_errors, secrets_of, without_credentials
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_pauses")
 

@@ -1,6 +1,6 @@
 """Files that are created at once, reads that notice a changed file, and the paths that a store accepts.
 
-Modules: storage.store, storage.failures.
+Modules: storage.store, storage.redaction.
 """
 
 import os

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import dask.dataframe as dd
 import numpy as np
+import oracle
 import pandas as pd
 import pytest
 from aiohttp import ClientResponseError
 from changed_files import NUMBERS, PLANS, SOME
 from pattern_names import rows
-from servers import Web, web_server
+from servers import Web, page_server, web_server
 
 from dask_tfrecord import (
     DestinationError,
@@ -221,6 +222,22 @@ def test_a_server_without_ranges_is_asked_twice_for_each_file(tmp_path: Path) ->
                 with ahead.open(path, size) as reader:
                     assert reader.peek(size) == bytes(size)
         assert [name for method, name, _ in web.asked if method == "GET"] == ["a", "a", "b", "b", "c", "c"]
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [(403, "the request to the server failed .it answers 403"), (404, "the file was removed")],
+)
+def test_a_refused_request_for_a_listed_file_is_not_a_removed_file(
+    tmp_path: Path, status: int, problem: str
+) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(oracle.features_file([{"n": ("int64", [1])}]))
+    answers: dict[str, int] = {}
+    with page_server(tmp_path, answers) as url:
+        ddf = read_tfrecord(f"{url}/", schema={"n": "int64"})
+        answers["/a.tfrecord"] = status
+        with pytest.raises(TFRecordError, match=problem):
+            ddf.compute(scheduler="sync")
 
 
 @pytest.mark.usefixtures("no_pauses")

@@ -29,7 +29,7 @@ from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import READ, CorruptRecordWarning, located
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.redaction import redact_errors
 
 # Tasks are pickled with the splits of their neighbours, about this many splits together. With fewer splits, a
 # graph with many tasks would be larger. With more splits, a single task would be larger.

@@ -41,7 +41,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.keywords.splits import Splits
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.redaction import redact_errors
 
 
 @redact_errors

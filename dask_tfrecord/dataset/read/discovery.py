@@ -54,8 +54,8 @@ from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.paths import PathLike, is_http, parent_of
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from dask_tfrecord.files.find_blocks import ComputeEach, find_blocks
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.window import WINDOW_BYTES
-from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 # One task reads about this many stored bytes.

@@ -11,9 +11,9 @@ from dask_tfrecord.errors import NotFoundError, SchemaError, located
 from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
-from dask_tfrecord.storage.failures import without_credentials
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike, is_http, name_of, parent_of
+from dask_tfrecord.storage.redaction import without_credentials
 from dask_tfrecord.storage.store import Store
 
 # The suffixes of protobuf files in the text format and in the binary format.

@@ -73,9 +73,9 @@ from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column
 from dask_tfrecord.files.splits import Split, groups_by_bytes
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import value_type
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.reader import Checksum
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 

@@ -44,8 +44,8 @@ from dask_tfrecord.files.splice import (
     splice,
     stored_codec,
 )
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.paths import parent_of
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 Result = TypeVar("Result")

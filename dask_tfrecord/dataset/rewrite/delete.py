@@ -36,7 +36,7 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 # The search for categories reads this many files in one round.

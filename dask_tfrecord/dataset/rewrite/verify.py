@@ -37,10 +37,10 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.window import WINDOW_BYTES
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import INFO
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.reader import Checksum
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 _LENIENT = ReadOptions(damage=DamagePolicy("skip"))

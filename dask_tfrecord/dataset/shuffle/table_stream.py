@@ -39,7 +39,7 @@ from dask_tfrecord.dataset.write.transaction import (
 )
 from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry, check_labels
-from dask_tfrecord.storage.failures import hide_secrets
+from dask_tfrecord.storage.redaction import hide_secrets
 from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)

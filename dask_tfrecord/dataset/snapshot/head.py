@@ -23,9 +23,9 @@ from dask_tfrecord.dataset.snapshot.versions import (
     with_unlisted,
 )
 from dask_tfrecord.errors import NotFoundError, TFRecordError
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.paths import name_of
 from dask_tfrecord.storage.reader import stamp_of
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 

@@ -16,7 +16,7 @@ from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.stored_form import StoredForm
-from dask_tfrecord.storage.failures import redact_errors
+from dask_tfrecord.storage.redaction import redact_errors
 from dask_tfrecord.storage.store import Store
 
 # The remedies for a column that only the rows have, and for a column that only the dataset has. They apply to

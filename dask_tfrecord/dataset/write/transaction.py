@@ -44,8 +44,9 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_list import FileList
-from dask_tfrecord.storage.failures import hide_secrets, is_full
+from dask_tfrecord.storage.failures import is_full
 from dask_tfrecord.storage.paths import name_of, parent_of
+from dask_tfrecord.storage.redaction import hide_secrets
 from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from dask_tfrecord.feed.rows.sources import DatasetSource
 from dask_tfrecord.keywords import arguments
 from dask_tfrecord.keywords.arguments import Until
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.storage.failures import without_credentials
+from dask_tfrecord.storage.redaction import without_credentials
 
 if TYPE_CHECKING:
     from dask_tfrecord.feed.rows.epoch_order import Plan

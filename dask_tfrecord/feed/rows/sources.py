@@ -45,8 +45,8 @@ from dask_tfrecord.keywords.arguments import ReadKeywords
 from dask_tfrecord.keywords.public_functions import calling
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.storage.block_cache import BlockCache
-from dask_tfrecord.storage.failures import redact_errors
 from dask_tfrecord.storage.range_requests import RequestCounts
+from dask_tfrecord.storage.redaction import redact_errors
 
 # A shuffle window is complete when it has this many bytes, even if it has fewer rows than ``shuffle_buffer``.
 WINDOW_BYTES = 1 << 28
