@@ -38,7 +38,7 @@ from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.storage.reader import Checksum, ChecksumReader, FileReader, rewritten, stamp_of
+from dask_tfrecord.storage.reader import Checksum, FileReader, rewritten, stamp_of
 from dask_tfrecord.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
@@ -247,7 +247,7 @@ def open_window(
         end = stop and stop.content
         # The checksum covers compressed bytes, but the window contains decompressed bytes.
         if codec and checksum is not None:
-            reader = ChecksumReader(reader, checksum)
+            reader.checksums.append(checksum)
         readinto: ReadInto = reader.readinto
         if codec:
             readinto = decompressor(reader.readinto, codec, inside=start.offset > 0).readinto

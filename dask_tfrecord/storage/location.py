@@ -39,10 +39,8 @@ from dask_tfrecord.storage.read_ahead import ReadAhead, RemoteRange
 from dask_tfrecord.storage.reader import (
     ADVICE,
     Checksum,
-    ChecksumReader,
     ExpectedFile,
     FileReader,
-    MovedFileReader,
     Version,
     removed,
     rewritten,
@@ -244,15 +242,16 @@ class Location:
             def enter(position: int, at: str) -> FileReader:
                 known = stamp if at == path or self.move_keeps_stamp else ""
                 expected = self._expected(at, size, known, whole=not position and stop is None)
-                return self._open(stack, at, expected, position, stop, may_be_restamped)
+                follow = None if self.version is None or self.move_keeps_stamp else open_at
+                return self._open(stack, at, expected, position, stop, may_be_restamped, follow)
 
             def open_at(position: int) -> FileReader:
                 return self.with_current_path(path, partial(enter, position))
 
             reader = open_at(start)
-            if self.version is not None and not self.move_keeps_stamp:
-                reader = MovedFileReader(reader, start, open_at)
-            yield reader if self.checksum is None else ChecksumReader(reader, self.checksum)
+            if self.checksum is not None:
+                reader.checksums.append(self.checksum)
+            yield reader
 
     def reader_of(
         self, stored: Buffer, path: str, size: int | None, start: int, stop: int | None
@@ -280,6 +279,7 @@ class Location:
         start: int,
         stop: int | None,
         may_be_restamped: bool,
+        open_at: Callable[[int], FileReader] | None,
     ) -> FileReader:
         try:
             file = None
@@ -310,7 +310,9 @@ class Location:
         stream = None
         if can_stream and is_web(self.fs):
             stream = partial(self._open_stream, stack, path)
-        return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
+        return FileReader(
+            file, expected, start, stop, is_restamped=is_restamped, stream=stream, open_at=open_at
+        )
 
     def _open_stream(self, stack: ExitStack, path: str) -> Any:
         return stack.enter_context(self.fs.open(path, "rb", block_size=0))

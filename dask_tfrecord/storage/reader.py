@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol
 
 from fsspec.spec import AbstractBufferedFile
 
@@ -12,8 +12,6 @@ from dask_tfrecord.codec import crc32c
 from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
 from dask_tfrecord.storage.failures import store_failure
 from dask_tfrecord.storage.range_requests import REQUEST_BYTES
-
-_T = TypeVar("_T")
 
 # In fsspec's info about a file, the values of these keys change when the file is rewritten.
 _STAMPS = (
@@ -134,11 +132,26 @@ class ExpectedFile:
         self.check(now)
 
 
+@dataclass
+class Checksum:
+    """The first bytes of a file, and the number and the CRC-32C of all bytes that were read so far."""
+
+    head: bytes = b""
+    bytes: int = 0
+    crc32c: int = 0
+
+    def add(self, data: memoryview) -> None:
+        self.bytes += len(data)
+        self.crc32c = crc32c(data, self.crc32c)
+
+
 class FileReader:
     """Read a range of a file from start to end, and check that the file has the expected size.
 
-    ``is_restamped`` is True if the file may have been rewritten, so that its content must be compared.
-    ``stream`` opens the file from its start, for a server that sends only whole files.
+    ``is_restamped`` is True if the file may have been rewritten, so that its content must be compared. All
+    bytes that were read are added to ``checksums``. ``stream`` opens the file from its start, for a server
+    that sends only whole files. If a commit moves the file during the read, ``open_at`` opens it at its new
+    path.
     """
 
     def __init__(
@@ -150,14 +163,14 @@ class FileReader:
         *,
         is_restamped: bool = False,
         stream: Callable[[], Any] | None = None,
+        open_at: "Callable[[int], FileReader] | None" = None,
     ) -> None:
-        self.is_restamped = is_restamped
-        self._file, self._stream = file, stream
+        self.is_restamped, self.size = is_restamped, expected.size
+        self.checksums: list[Checksum] = []
+        self._file, self._stream, self._open_at = file, stream, open_at
         self._expected = expected
-        self._position = start
-        self._stop = stop
+        self._position, self._stop = start, stop
         self._ahead = memoryview(b"")
-        self.size = expected.size
 
     def peek(self, count: int) -> bytes:
         """Return the first ``count`` bytes of the range, or all bytes if the range is shorter. Call `peek`
@@ -165,23 +178,37 @@ class FileReader:
         """
         head = memoryview(bytearray(count))
         end = 0
-        while end < count and (got := self.readinto(head[end:])):
+        while end < count and (got := self._readinto(head[end:])):
             end += got
         self._ahead = memoryview(bytes(head[:end]) + bytes(self._ahead))
+        for one in self.checksums:
+            one.head = bytes(head[:end])
         return bytes(head[:end])
 
     def readinto(self, view: memoryview) -> int:
         """Read the next bytes into the start of ``view``. Return the number of bytes read, which is 0 only at
         the end of the range.
         """
+        count = self._readinto(view)
+        for one in self.checksums:
+            one.add(view[:count])
+        return count
+
+    def _readinto(self, view: memoryview) -> int:
         if not self._ahead:
             wanted = None if self._stop is None else self._stop - self._position
             if wanted == 0:
                 return 0
+            view = view if wanted is None else view[:wanted]
             try:
-                count = self._read_or_stream(view if wanted is None else view[:wanted], wanted)
-            except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
-                self._expected.explain(error)
+                count = self._read_explained(view, wanted)
+            except FileNotFoundError:
+                if self._open_at is None:
+                    raise
+                # Each read may be the first request after a commit that moves the file.
+                moved = self._open_at(self._position)
+                self._file, self._stream, self._expected = moved._file, moved._stream, moved._expected
+                count = self._read_explained(view, wanted)
             self._position += count
             self._check_size(count == 0)
             if not self._ahead:
@@ -189,6 +216,12 @@ class FileReader:
         count = min(len(view), len(self._ahead))
         view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
         return count
+
+    def _read_explained(self, view: memoryview, wanted: int | None) -> int:
+        try:
+            return self._read_or_stream(view, wanted)
+        except Exception as error:  # fsspec and the storage libraries raise exceptions of many classes
+            self._expected.explain(error)
 
     def _read_or_stream(self, view: memoryview, wanted: int | None) -> int:
         try:
@@ -225,70 +258,6 @@ class FileReader:
             raise FileChangedError(
                 "the server sends more bytes than were requested", path=self._expected.path
             )
-
-
-class _ReaderOfReader(FileReader):
-    """Base class of readers that wrap another reader."""
-
-    def __init__(self, reader: FileReader) -> None:
-        self._reader = reader
-        self.size = reader.size
-        self.is_restamped = reader.is_restamped
-
-    def peek(self, count: int) -> bytes:
-        return self._reader.peek(count)
-
-
-class MovedFileReader(_ReaderOfReader):
-    """Read a file from start to end. If a commit moves the file during the read, continue at the new path."""
-
-    def __init__(self, reader: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
-        super().__init__(reader)
-        self._position, self._open_at = start, open_at
-
-    def peek(self, count: int) -> bytes:
-        return self._read_again(lambda reader: reader.peek(count))
-
-    def readinto(self, view: memoryview) -> int:
-        count = self._read_again(lambda reader: reader.readinto(view))
-        self._position += count
-        return count
-
-    def _read_again(self, read: Callable[[FileReader], _T]) -> _T:
-        """Call ``read`` with the reader. If the file is missing, open it again, and repeat the call.
-
-        Each read may be the first request after the commit.
-        """
-        try:
-            return read(self._reader)
-        except FileNotFoundError:
-            self._reader = self._open_at(self._position)
-            return read(self._reader)
-
-
-@dataclass
-class Checksum:
-    """The first bytes of a file, and the number and the CRC-32C of all bytes that were read so far."""
-
-    head: bytes = b""
-    bytes: int = 0
-    crc32c: int = 0
-
-
-class ChecksumReader(_ReaderOfReader):
-    def __init__(self, reader: FileReader, checksum: Checksum) -> None:
-        super().__init__(reader)
-        self._checksum = checksum
-
-    def peek(self, count: int) -> bytes:
-        self._checksum.head = self._reader.peek(count)
-        return self._checksum.head
-
-    def readinto(self, view: memoryview) -> int:
-        count = self._reader.readinto(view)
-        self._checksum.bytes += count
-        self._checksum.crc32c = crc32c(view[:count], self._checksum.crc32c)
-        return count
 
 
 class PartialFile(io.RawIOBase):
