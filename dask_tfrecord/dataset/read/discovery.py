@@ -35,10 +35,7 @@ from dask_tfrecord.dataset.read.columns import (
 from dask_tfrecord.dataset.read.inferred_schema import infer_columns
 from dask_tfrecord.dataset.read.layouts import SPLIT, choose_files, described_directories
 from dask_tfrecord.dataset.read.partitions import LazyPartitions
-from dask_tfrecord.dataset.read.plan import (
-    ReadPlan,
-    plan,
-)
+from dask_tfrecord.dataset.read.plan import ReadPlan, plan
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -80,9 +77,7 @@ def open_path(
 
 @redact_errors
 def find(
-    paths: PathLike | Sequence[PathLike],
-    request: ReadRequest,
-    compute_each: ComputeEach = one_by_one,
+    paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach = one_by_one
 ) -> ReadPlan:
     """Find the files and the columns of a path. In the returned plan, each file is one partition.
 
@@ -127,9 +122,7 @@ def _discover_by_listing(
     if chosen.records is not None:
         files = files.with_columns({"records": chosen.records})
     options = replace(
-        request.options,
-        is_type_inferred=request.known_record_type == "infer",
-        integers=requested.floats,
+        request.options, is_type_inferred=request.known_record_type == "infer", integers=requested.floats
     )
     sample = partial(_sample, store, files, options, request, compute_each)
     described = None if chosen.description is None else _described_columns(store, chosen.description, request)

@@ -18,10 +18,7 @@ from dask_tfrecord.dataset.partitioning import comparable, group
 from dask_tfrecord.dataset.query.comparison_keys import Mask, comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, file_outcomes
-from dask_tfrecord.dataset.read.columns import (
-    ReadRequest,
-    origin_clash,
-)
+from dask_tfrecord.dataset.read.columns import ReadRequest, origin_clash
 from dask_tfrecord.dataset.read.partitions import LazyPartitions, RowRanges
 from dask_tfrecord.dataset.read.task import Partition, wrong_number
 from dask_tfrecord.dataset.snapshot.entry_log import Totals
@@ -30,12 +27,7 @@ from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, read_blocks
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, Block
-from dask_tfrecord.files.file_list import (
-    STATISTICS,
-    FileList,
-    statistics_name,
-    value_name,
-)
+from dask_tfrecord.files.file_list import STATISTICS, FileList, statistics_name, value_name
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.record_file import PATH_TYPE
@@ -397,10 +389,7 @@ _LARGEST = 1 << 42
 
 
 def plan_partitions(
-    files: FileList,
-    blocks: Mapping[int, BlockIndex] | None = None,
-    *,
-    blocksize: int | None,
+    files: FileList, blocks: Mapping[int, BlockIndex] | None = None, *, blocksize: int | None
 ) -> Partitions:
     """Divide the files, in order, into one or more partitions.
 

@@ -47,10 +47,7 @@ Categories = Mapping[str, pa.Array]
 
 
 def unused_categories(
-    run: WriteRun,
-    compute_each: ComputeEach,
-    snapshot: Snapshot,
-    changes: Mapping[Identity, FileEntry | None],
+    run: WriteRun, compute_each: ComputeEach, snapshot: Snapshot, changes: Mapping[Identity, FileEntry | None]
 ) -> Categories | None:
     """Return the categories that occur only in deleted rows.
 

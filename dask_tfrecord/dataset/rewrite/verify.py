@@ -91,12 +91,7 @@ def verify(
     splits = find_splits(listing)
     missing = [] if splits is None else [*splits.missing.values()]
     reports += [unreadable(f"the file is missing, but {INFO} lists it") for _ in missing]
-    return _report_frame(
-        store.public_paths([*files.paths, *missing]),
-        reports,
-        schema,
-        [None] * len(reports),
-    )
+    return _report_frame(store.public_paths([*files.paths, *missing]), reports, schema, [None] * len(reports))
 
 
 def _verify_snapshot(store: Store, snapshot: Snapshot, compute_each: ComputeEach) -> pd.DataFrame:
@@ -123,10 +118,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot, compute_each: ComputeEach
 
 
 def _report_frame(
-    paths: Sequence[str],
-    reports: Sequence[FileReport],
-    schema: Schema,
-    differs: Sequence[str | None],
+    paths: Sequence[str], reports: Sequence[FileReport], schema: Schema, differs: Sequence[str | None]
 ) -> pd.DataFrame:
     columns = {
         "path": pa.array(paths, pa.string()),
