@@ -1,9 +1,5 @@
 """Define the public functions and classes, except those of `dask_tfrecord.feed`."""
 
-import dask.dataframe as dd
-
-from dask_tfrecord.api.read import read_tfrecord
-from dask_tfrecord.api.write import to_tfrecord
 from dask_tfrecord.errors import warn_caller
 
 
@@ -12,6 +8,11 @@ def add_to_dask() -> None:
 
     If Dask already has a different attribute of the same name, keep Dask's attribute, and warn.
     """
+    import dask.dataframe as dd  # takes long, and not all modules of this package need it
+
+    from dask_tfrecord.api.read import read_tfrecord
+    from dask_tfrecord.api.write import to_tfrecord
+
     for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
         name = function.__name__
         present = getattr(owner, name, function)

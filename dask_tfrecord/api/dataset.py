@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, get_args
 
-import dask.dataframe as dd
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -36,6 +35,9 @@ from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.paths import PathLike
 from dask_tfrecord.storage.store import Store
 from dask_tfrecord.storage.uploading import unfinished_uploads
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
 
 # Table formats that `export` refuses, because Dask DataFrames have methods that write them.
 _TABLES = ("csv", "parquet", "json")
@@ -144,7 +146,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         categories: Sequence[str] | None = None,
         dtype_backend: DtypeBackend | None = None,
         **division: Unpack[PartitionKeywords],
-    ) -> dd.DataFrame:
+    ) -> "dd.DataFrame":
         """Return the rows as a Dask DataFrame, like `read_tfrecord`.
 
         Parameters
@@ -321,7 +323,10 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
 
 # The objects whose attributes users look for on a `Dataset`.
-_DELEGATES = (Delegate(dd.DataFrame, "dataset.to_dask()"), Delegate(pa.Table, "dataset.to_table()"))
+_DELEGATES = (
+    Delegate("dask.dataframe:DataFrame", "dataset.to_dask()"),
+    Delegate(pa.Table, "dataset.to_table()"),
+)
 
 # Attributes of `Dataset` that users do not need: they raise an error, or serve modules of the package.
 _NOT_LISTED = frozenset(

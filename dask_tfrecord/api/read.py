@@ -5,12 +5,10 @@ collection.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Unpack, get_args, overload
 
-import dask.dataframe as dd
 import pyarrow as pa
 
-from dask_tfrecord.collection.expr import read_expression
 from dask_tfrecord.collection.frames.arrow_to_pandas import NUMPY, nullable_dtypes, numpy_names
 from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.scheduler import check_cluster
@@ -25,20 +23,23 @@ from dask_tfrecord.schema.dtypes import fitting_dtype
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.storage.paths import PathLike
 
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+
 logger = logging.getLogger(__name__)
 
 
 @overload
 def read_tfrecord(
     path: PathLike | Sequence[PathLike], *, columns: str, **keywords: Unpack[CollectionKeywords]
-) -> dd.Series: ...
+) -> "dd.Series": ...
 @overload
 def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,
     columns: Sequence[str] | None = None,
     **keywords: Unpack[CollectionKeywords],
-) -> dd.DataFrame: ...
+) -> "dd.DataFrame": ...
 @public_function
 def read_tfrecord(
     path: PathLike | Sequence[PathLike],
@@ -47,7 +48,7 @@ def read_tfrecord(
     categories: Sequence[str] | None = None,
     dtype_backend: DtypeBackend | None = None,
     **read: Unpack[RequestKeywords],
-) -> dd.DataFrame | dd.Series:
+) -> "dd.DataFrame | dd.Series":
     """Read TFRecord files into a Dask DataFrame.
 
     Importing `dask_tfrecord` adds this function to Dask as ``dask.dataframe.read_tfrecord``.
@@ -343,8 +344,10 @@ def collection_of(
     read: Mapping[str, Any],
     categories: Sequence[str] | None,
     dtype_backend: DtypeBackend | None,
-) -> dd.DataFrame:
+) -> "dd.DataFrame":
     """Create the Dask DataFrame that reads the rows of a plan. ``read`` contains the keywords of the read."""
+    from dask_tfrecord.collection.expr import read_expression  # imports dask.dataframe, which takes long
+
     arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
     check_cluster()
     if logger.isEnabledFor(logging.INFO):  # computing the summary of many files takes time

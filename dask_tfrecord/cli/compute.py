@@ -25,51 +25,55 @@ _SETTINGS = "dask_tfrecord.computing"
 
 def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """Store the value of an option that configures where Dask computes."""
-    ctx.meta[_SETTINGS] = {**ctx.meta.get(_SETTINGS, {}), param.name: value}
+    settings = ctx.meta.setdefault(_SETTINGS, {})
+    if value is not None:
+        settings[param.name] = value
+    if "scheduler" in settings and (local := settings.keys() - {"scheduler"}):
+        name = min(local).replace("_", "-")
+        raise click.UsageError(f"--{name} is for a local cluster, and --scheduler names another one")
 
 
 @contextmanager
 def computing(title: str) -> Iterator[None]:
     """Apply the options for Dask in the ``with`` block. On a terminal, show ``title`` or a progress bar."""
-    settings = {"threads": None, **click.get_current_context().meta.get(_SETTINGS, {})}
-    scheduler = settings.pop("scheduler", None)
-    local = [name for name, value in settings.items() if value is not None]
-    if scheduler and local:
-        name = local[0].replace("_", "-")
-        raise click.UsageError(f"--{name} is for a local cluster, and --scheduler names another one")
+    settings = click.get_current_context().meta.get(_SETTINGS, {})
     with ExitStack() as stack:
-        if scheduler or {*local} - {"threads"}:
-            _open_client(stack, scheduler, **settings)
+        if settings.keys() - {"threads"}:
+            _open_client(stack, **settings)
             # Dask's progress bar for clusters needs futures, but the functions of this package return none.
             stack.enter_context(Console(stderr=True).status(title))
         else:
-            stack.enter_context(dask.config.set(scheduler="threads", num_workers=settings["threads"]))
+            stack.enter_context(dask.config.set(scheduler="threads", num_workers=settings.get("threads")))
             if is_terminal():
                 stack.enter_context(ProgressBar(minimum=SHORTEST, out=sys.stderr))
         yield
 
 
 def _open_client(
-    stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
+    stack: ExitStack,
+    scheduler: Any = None,
+    workers: int | None = None,
+    threads: int | None = None,
+    memory_limit: str = "auto",
 ) -> None:
-    """Connect to a cluster, or start a local cluster. ``stack`` closes the client and the local cluster."""
+    """Connect to a scheduler, or start a local cluster. ``stack`` closes the client and the local cluster."""
     from distributed import Client, LocalCluster  # distributed is an optional package
 
     # Without this log level, asyncio would log the tasks that `distributed` cancels after an interrupt.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    if cluster is None:
+    if scheduler is None:
         with _children_without_interrupts():
-            cluster = LocalCluster(
+            scheduler = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads,
-                memory_limit=memory_limit or "auto",
+                memory_limit=memory_limit,
                 dashboard_address=None,
                 # Workers need not log the error of a failed task, because the error is raised in this
                 # process.
                 silence_logs=logging.CRITICAL,
             )
-            stack.enter_context(cluster)
-    stack.enter_context(Client(cluster))
+            stack.enter_context(scheduler)
+    stack.enter_context(Client(scheduler))
 
 
 def is_terminal() -> bool:

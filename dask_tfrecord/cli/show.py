@@ -329,8 +329,11 @@ def count_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
         read = {**read, "columns": [], "index": False}
         _print_explanation(dask_tfrecord.read_tfrecord(path, **read), as_json)
         return
-    with computing("Counting"):
-        rows = len(dask_tfrecord.read_tfrecord(path, **read))
+    dataset = dask_tfrecord.open_dataset(path, **read)
+    rows = dataset.num_rows
+    if rows is None:
+        with computing("Counting"):
+            rows = len(dataset.to_dask())
     output.print_result({"rows": rows}, [str(rows)], as_json)
 
 

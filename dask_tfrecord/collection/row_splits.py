@@ -1,8 +1,7 @@
 """Assign each row of a write to a split, such as "train", by a hash."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask.dataframe as dd
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -15,6 +14,9 @@ from dask_tfrecord.keywords.splits import AT_RANDOM, Splits
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.logical_types import canonical_type
 
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+
 _DTYPE = pd.ArrowDtype(pa.string())
 
 # The id of a row is (index of the partition << _ROW_BITS) + position of the row in the partition.
@@ -24,7 +26,7 @@ _ROW_BITS = 40
 _SPAWN_KEY = (1,)
 
 
-def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
+def assign_splits(ddf: "dd.DataFrame", splits: Splits) -> "dd.DataFrame":
     """Add the column `SPLIT`, which contains the split of each row, to a collection."""
     meta = ddf._meta.assign(**{SPLIT: pd.Series([], index=ddf._meta.index, dtype=_DTYPE)})
     return ddf.map_partitions(_with_split, splits, meta=meta)

@@ -4,11 +4,12 @@ The file ``foreign-names.yaml`` maps names of other tools to expressions.
 """
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -26,8 +27,9 @@ class Delegate(NamedTuple):
 
     Parameters
     ----------
-    owner : object
-        The class or module with the attributes.
+    owner : object or str
+        The class or module with the attributes, or its name, such as "package.module:Class". The module of
+        a name is imported only when an error needs it.
     use : str
         The expression that returns the object with the attributes.
     """
@@ -49,7 +51,8 @@ def unknown_attribute(
     uses, spelling = _uses(kind), _spelling(name)
     use = uses.get(spelling)
     for delegate in delegates if use is None else ():
-        if hasattr(delegate.owner, name):
+        owner = delegate.owner
+        if hasattr(resolve_name(owner) if isinstance(owner, str) else owner, name):
             use = f"{delegate.use}.{name}"
             break
     if use is None:
@@ -60,16 +63,25 @@ def unknown_attribute(
 
 
 def module_attributes(
-    kind: str, module: str, public: Collection[str], delegates: Collection[Delegate] = ()
-) -> tuple[Callable[[str], NoReturn], Callable[[], list[str]]]:
+    kind: str,
+    module: str,
+    public: Collection[str],
+    delegates: Collection[Delegate] = (),
+    on_demand: Mapping[str, str] | None = None,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions ``__getattr__`` and ``__dir__`` of a module.
 
-    ``public`` are the names of the module. Python ignores the message of an AttributeError in a statement
+    ``public`` are the names of the module. ``on_demand`` maps the names that are imported when they are first
+    used to the modules that define them. Python ignores the message of an AttributeError in a statement
     such as ``from module import name``, so a name with advice raises ImportError there. Other names must
     raise AttributeError, after which Python looks for a module of the name.
     """
 
-    def getattr_(name: str) -> NoReturn:
+    def getattr_(name: str) -> Any:
+        if on_demand and name in on_demand:
+            found = resolve_name(f"{on_demand[name]}:{name}")
+            setattr(sys.modules[module], name, found)
+            return found
         error = unknown_attribute(kind, f"the module {module!r}", name, public, delegates)
         caller = sys._getframe(1).f_code
         use = _uses(kind).get(_spelling(name), "import")

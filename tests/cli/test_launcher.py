@@ -56,6 +56,26 @@ def test_help_and_completion_import_neither_the_package_nor_what_it_needs(
     assert [name for name in COMMANDS if shown.format(name) not in output] == []
 
 
+# The child process runs two commands, and its parent imports the launcher and the package, as a worker does.
+_COMMANDS_AND_IMPORT = """
+import os, sys
+from dask_tfrecord_launcher import main
+if os.fork() == 0:
+    for command in ("count", "describe"):
+        main([command, sys.argv[1]], standalone_mode=False)
+    print(sorted({"dask.dataframe", "distributed", "scipy"} & set(sys.modules)), flush=True)
+    os._exit(0)
+os.wait()
+import dask_tfrecord, dask.dataframe as dd
+print(dd.read_tfrecord is dask_tfrecord.read_tfrecord, dd.DataFrame.to_tfrecord is dask_tfrecord.to_tfrecord)
+"""
+
+
+def test_only_a_command_leaves_dask_dataframe_out_of_the_import(people: Path) -> None:
+    lines = _python(_COMMANDS_AND_IMPORT, arguments=[str(people)]).stdout.splitlines()
+    assert (lines[0], lines[-2:]) == ("3", ["[]", "True True"])
+
+
 @pytest.mark.parametrize(
     ("line", "incomplete", "expected"),
     [

@@ -55,6 +55,10 @@ _OTHER_NAMES = {
     "validate": "verify",
 }
 
+# True in a process that runs a command. The package `dask_tfrecord` then adds no functions to Dask when it is
+# imported, because this would import `dask.dataframe`, which many commands do not need.
+runs_command = False
+
 # The exit codes that a shell reports for a program ended by SIGINT or SIGPIPE.
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -98,6 +102,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        global runs_command
+        runs_command = True
         _prepare_streams()
         if not args:  # without arguments, click prints the help text of the command
             return super().parse_args(ctx, args)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from dask.dataframe.utils import clear_known_categories
 
 from dask_tfrecord.collection.frames.object_arrays import Objects, object_array
 from dask_tfrecord.errors import Remedy, SchemaError
@@ -131,6 +130,8 @@ def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.Da
     unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
     if not unknown:  # with many columns, clearing categories takes about as long as all code above
         return meta
+    from dask.dataframe.utils import clear_known_categories  # imports all of dask.dataframe
+
     cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
     return cleared
 

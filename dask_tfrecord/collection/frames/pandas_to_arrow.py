@@ -15,7 +15,6 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask.dataframe.utils import UNKNOWN_CATEGORIES
 from pandas.api.types import infer_dtype
 
 from dask_tfrecord.collection.frames.object_arrays import SEQUENCES, SETS, to_arrow
@@ -183,6 +182,8 @@ def is_bytes_or_list(type_: pa.DataType) -> bool:
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
     """Return the categories of a dtype, or an empty array of the null type if the categories are unknown."""
+    from dask.dataframe.utils import UNKNOWN_CATEGORIES  # imports all of dask.dataframe
+
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
     return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
 

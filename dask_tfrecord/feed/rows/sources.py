@@ -8,14 +8,14 @@ pieces and then copying the rows of each batch.
 import hashlib
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import dask
-import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
 from dask.base import get_scheduler
@@ -47,6 +47,9 @@ from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.storage.block_cache import BlockCache
 from dask_tfrecord.storage.range_requests import RequestCounts
 from dask_tfrecord.storage.redaction import redact_errors
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
 
 # A shuffle window is complete when it has this many bytes, even if it has fewer rows than ``shuffle_buffer``.
 WINDOW_BYTES = 1 << 28
@@ -333,9 +336,9 @@ class CollectionSource:
     The number of rows is not known in advance.
     """
 
-    def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
+    def __init__(self, ddf: "dd.DataFrame | dd.Series", columns: Sequence[str] | None) -> None:
         leave_thread_pool()  # other threads of the current task may call `read`
-        frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
+        frame = ddf.to_frame() if ddf.ndim == 1 else ddf
         names = checked_names(columns)
         frame = frame if names is None else frame[names]
         frame = frame.optimize()
@@ -364,7 +367,7 @@ class CollectionSource:
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
 
 
-def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
+def _computed_partitions(frame: "dd.DataFrame", columns: list[str]) -> Any:
     for partition in frame[columns].to_delayed():
         with calling(None):
             found = dask.compute(partition)
@@ -399,7 +402,8 @@ def as_source(
     cache: BlockCache | None,
     version: int | None = None,
 ) -> Source:
-    if isinstance(source, dd.Series | dd.DataFrame):
+    frames = sys.modules.get("dask.dataframe")  # a process that has collections has imported it
+    if frames is not None and isinstance(source, frames.Series | frames.DataFrame):
         given = [name for name, value in {**read, "cache": cache}.items() if value is not None]
         if given:
             raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
