@@ -52,7 +52,7 @@ def main() -> None:
 
     np.testing.assert_allclose(models[FEATURES], np.outer(models.index, [1, 2, 3]), atol=0.01)
     keys = dask_tfrecord.open_dataset(root / "entities").files["entity"].unique()
-    assert models.index.tolist() == sorted(keys.to_pylist())
+    assert models.index.tolist() == sorted(keys)
     assert models["rows"].sum() == written.rows
     print(f"{len(models)} models")
 

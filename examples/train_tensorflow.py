@@ -48,7 +48,7 @@ def main() -> None:
     spec = feature_spec(path)
     print("The spec for TensorFlow's own parser:\n", spec)
     ours = tensorflow_dataset(path, 32, ["image"], "label")
-    files = dask_tfrecord.open_dataset(path).files["path"].to_pylist()
+    files = dask_tfrecord.open_dataset(path).files["path"].tolist()
     parsed = tf.data.TFRecordDataset(files).batch(32).map(spec.parse)
     parsed = parsed.apply(tf.data.experimental.assert_cardinality(len(ours)))
 

@@ -24,6 +24,7 @@ from dask_tfrecord.files.entry import read_column_files
 from dask_tfrecord.files.file_list import FileList, statistics_name
 from dask_tfrecord.keywords.public_functions import public_function
 from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.dtypes import arrow_backed
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 from dask_tfrecord.storage.paths import parent_of
 from dask_tfrecord.storage.range_requests import ByteRange
@@ -57,7 +58,7 @@ class Facts(OpenedPath):
             "bytes": f"{self.nbytes:,}",
         }
         if count := len(self.column_files):
-            facts["column bytes"] = f"{_sum(self.column_files['bytes']):,}, in {counted(count, 'file')}"
+            facts["column bytes"] = f"{self.column_files['bytes'].sum():,}, in {counted(count, 'file')}"
         if names := self.partitioning.schema.names:
             facts["partition columns"] = ", ".join(names)
         if self.splits:
@@ -126,31 +127,33 @@ class Facts(OpenedPath):
         plan = self._opened()
         return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])
 
-    @cached_property
-    def files(self) -> pa.Table:
+    @property
+    def files(self) -> pd.DataFrame:
         """The data files in which a row may pass the filters, in row order.
 
-        The table has the columns ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
+        The columns are ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns. They are
+        Arrow-backed.
         """
         plan = self._plan_of_files  # a commit of another thread may replace the plan
         paths = pa.array(plan.store.public_paths(plan.files.paths), pa.string())
         table = pa.table({"path": paths, "bytes": plan.files["bytes"], "rows": _row_counts(plan)})
         for name, values in plan.partition_values.items():
             table = table.append_column(name, values)
-        return table
+        return arrow_backed(table)
 
-    @cached_property
-    def column_files(self) -> pa.Table:
-        """The Parquet files with copies of columns of the data files in the table `files`.
+    @property
+    def column_files(self) -> pd.DataFrame:
+        """The Parquet files with copies of columns of the data files in `files`.
 
-        The table has the columns ``path`` and ``bytes``. A dataset without column files has an empty table.
+        The columns are ``path`` and ``bytes``. They are Arrow-backed. Without column files, the DataFrame
+        is empty.
         """
         plan = self._plan_of_files
         # Several data files may share a column file.
         found = [*dict.fromkeys(filter(None, read_column_files(plan.files)))]
         paths = plan.store.public_paths([plan.store.join(one.path) for one in found])
         sizes = pa.array([one.bytes for one in found], pa.int64())
-        return pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes})
+        return arrow_backed(pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes}))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -172,7 +175,7 @@ class Facts(OpenedPath):
 
     @property
     def partitioning(self) -> pads.Partitioning:
-        """The names and types of the partition columns. The table `files` contains the partition values."""
+        """The names and types of the partition columns, whose values `files` lists."""
         plan = self._plan_of_files
         return pads.partitioning(plan.schema.select([*plan.partition_values]).arrow, flavor="hive")
 
@@ -206,13 +209,14 @@ class Facts(OpenedPath):
         ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
         ``nulls`` (the number of nulls), ``min`` and ``max`` (the least and the greatest value of a scalar
         column), and ``min_length`` and ``max_length`` (of the lists of a list column). Statistics come from
-        the snapshot. A statistic is None if it is unknown, for example if it is unknown how many rows of a
+        the snapshot. A statistic is null if it is unknown, for example if it is unknown how many rows of a
         file pass the filters.
         """
         plan = self._plan_of_files
         columns = [one for item in self.columns_of(plan).fields for one in item.family]
         rows = [_statistics(plan, one) for one in columns]
-        return pd.DataFrame(rows, pd.Index([one.name for one in columns], name="column"), dtype=object)
+        index = pd.Index([one.name for one in columns], name="column")
+        return pd.DataFrame(rows, index, ColumnStatistics._fields, dtype=object).astype(_DTYPES)
 
     @public_function
     def history(self) -> pd.DataFrame:
@@ -297,7 +301,7 @@ class Facts(OpenedPath):
         >>> people = dask_tfrecord.open_dataset("people")
         >>> len(people.check())
         0
-        >>> pathlib.Path(people.files["path"][0].as_py()).unlink()
+        >>> pathlib.Path(people.files["path"][0]).unlink()
         >>> people.check()[["problem", "listed_bytes", "rows"]]
            problem  listed_bytes  rows
         0  missing            35     1
@@ -352,7 +356,7 @@ class Facts(OpenedPath):
         >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
         >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
         >>> people = dask_tfrecord.open_dataset("people")
-        >>> file = pathlib.Path(people.files["path"][0].as_py())
+        >>> file = pathlib.Path(people.files["path"][0])
         >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
 
         >>> report = people.verify()
@@ -370,10 +374,17 @@ class ColumnStatistics(NamedTuple):
     type: pa.DataType
     feature: str
     nulls: int | None = None
-    min: Any = None
-    max: Any = None
+    min: Any = pd.NA
+    max: Any = pd.NA
     min_length: int | None = None
     max_length: int | None = None
+
+
+# The least and greatest values keep the dtype object, because the columns of a dataset have different types.
+_DTYPES = {
+    "feature": pd.ArrowDtype(pa.string()),
+    **dict.fromkeys(("nulls", "min_length", "max_length"), pd.ArrowDtype(pa.int64())),
+}
 
 
 def _row_counts(plan: ReadPlan) -> pa.Array:
@@ -410,8 +421,6 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
-    """Return the minimum of ``low`` and the maximum of ``high``. For an array with only nulls, the bound is
-    None.
-    """
+    """Return the minimum of ``low`` and the maximum of ``high``, which are null for arrays of nulls."""
     lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
-    return min(lows, default=None), max(highs, default=None)
+    return min(lows, default=pd.NA), max(highs, default=pd.NA)

@@ -312,7 +312,7 @@ def to_tfrecord(
     >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True).details
     {'added_files': 2, 'added_rows': 3, 'added_bytes': 156}
     >>> _ = dask_tfrecord.to_tfrecord(ddf, "people", overwrite=True, partition_on=["name"])
-    >>> dask_tfrecord.open_dataset("people").files["name"].to_pylist()
+    >>> dask_tfrecord.open_dataset("people").files["name"].tolist()
     ['Ada', 'Alan', 'Grace']
 
     A job that runs again with the same ``write_id`` adds its rows only once:

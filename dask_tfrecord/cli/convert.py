@@ -383,7 +383,7 @@ def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[st
     sizes = [*files.values()]
     if format == "tfrecord":
         of_files = {name: read[name] for name in read.keys() - {"columns", "filters", "blocksize"}}
-        sizes = dask_tfrecord.open_dataset(source, **of_files).files["bytes"].to_pylist()
+        sizes = dask_tfrecord.open_dataset(source, **of_files).files["bytes"].tolist()
     return {"source": format, "source_files": len(sizes), "source_bytes": sum(sizes)}
 
 

@@ -42,14 +42,14 @@ def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
             "max": _bound_json(row["type"], row["max"]),
             "list_lengths": _lengths(row),
         }
-        for name, row in dataset.statistics.iterrows()
+        for name, row in _statistics(dataset).iterrows()
     ]
     return {
         "path": dataset.path,
         "files": len(dataset.files),
         "bytes": dataset.nbytes,
         "column_files": len(dataset.column_files),
-        "column_bytes": sum(dataset.column_files["bytes"].to_pylist()),
+        "column_bytes": int(dataset.column_files["bytes"].sum()),
         "kept_bytes": dataset.kept_bytes,
         "rows": dataset.num_rows,
         "codecs": dataset.codecs,
@@ -65,10 +65,16 @@ def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
     }
 
 
+def _statistics(dataset: Dataset) -> pd.DataFrame:
+    """Return the statistics with None for unknown values, as JSON needs them."""
+    statistics = dataset.statistics.astype(object)
+    return statistics.where(statistics.notna(), None)
+
+
 def _directories(dataset: Dataset) -> int:
     """Return the number of partition directories, which is 1 if there are no partition columns."""
     names = dataset.partitioning.schema.names
-    return len(dataset.files.group_by(names).aggregate([])) if names else 1
+    return len(dataset.files[names].drop_duplicates()) if names else 1
 
 
 def versions_of(dataset: Dataset) -> list[dict[str, Any]]:
@@ -90,11 +96,11 @@ def _bound_json(type_: pa.DataType, value: Any) -> Any:
 
 
 def print_description(dataset: Dataset, rows: pa.Table) -> None:
-    sizes = dataset.files["bytes"].to_pylist()
+    sizes = dataset.files["bytes"].tolist()
     files = f"{len(sizes):,}"
     if len(sizes) > 1:
         files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
-    column_files = dataset.column_files["bytes"].to_pylist()
+    column_files = dataset.column_files["bytes"].tolist()
     pairs = {
         "path": dataset.path,
         "version": dataset.version or "none: no snapshot describes the files",
@@ -125,7 +131,7 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
             *(_shown(row["min"]), _shown(row["max"])),
             (lengths := _lengths(row)) and " to ".join(f"{length:,}" for length in dict.fromkeys(lengths)),
         )
-        for name, row in dataset.statistics.iterrows()
+        for name, row in _statistics(dataset).iterrows()
     )
     titles = ["column", "type", "feature", "nulls", "min", "max", "list lengths"]
     output.print_table(titles, columns, numbers=["nulls"], cut="type")
@@ -186,7 +192,7 @@ def draw(target: str, dataset: Dataset) -> None:
     # Select fragments that are spread over the whole dataset.
     spread = [pieces[at * len(pieces) // count] for at in range(count)]
     rows = pa.concat_tables([piece.head(_ROWS // count) for piece in spread])
-    panels: list[tuple[str, pd.Series]] = [("bytes of a file", dataset.files["bytes"].to_pandas())]
+    panels: list[tuple[str, pd.Series]] = [("bytes of a file", dataset.files["bytes"])]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         panels += _panels(name, column.combine_chunks())
     shown = panels[:_PANELS]

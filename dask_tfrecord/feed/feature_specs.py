@@ -137,7 +137,7 @@ def feature_spec(
     TensorFlow reads and parses the records of the files:
 
     >>> import tensorflow as tf
-    >>> files = dask_tfrecord.open_dataset("labelled").files["path"].to_pylist()
+    >>> files = dask_tfrecord.open_dataset("labelled").files["path"].tolist()
     >>> for batch in tf.data.TFRecordDataset(files).batch(2).map(spec.parse):
     ...     print(batch["x"].numpy(), batch["y"].numpy())
     [1 2] [b'a' b'b']

@@ -14,6 +14,13 @@ import pyarrow as pa
 
 from dask_tfrecord.schema.logical_types import canonical_type
 
+
+def arrow_backed(table: pa.Table) -> pd.DataFrame:
+    """Convert a table to a DataFrame whose columns are Arrow-backed, so that nulls keep their type."""
+    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
+
+
 _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 
 

@@ -47,7 +47,7 @@ def foreign(root: Path) -> Path:
 def test_the_facts_are_those_of_the_snapshot_and_of_the_filters(root: Path) -> None:
     dataset = open_dataset(root)
     assert (dataset.version, dataset.num_rows, dataset.metadata) == (1, 3, {"by": "me"})
-    assert dataset.files.drop_columns(["path", "bytes"]).to_pydict() == {"rows": [1, 2], "odd": [False, True]}
+    assert dataset.files[["rows", "odd"]].to_dict("list") == {"rows": [1, 2], "odd": [False, True]}
     assert dataset.nbytes == sum(path.stat().st_size for path in root.rglob("part-*"))
     assert dataset.partitioning.schema == pa.schema({"odd": pa.bool_()})
     assert dataset.statistics.loc["n", ["nulls", "min", "max"]].tolist() == [0, 1, 3]
@@ -56,19 +56,19 @@ def test_the_facts_are_those_of_the_snapshot_and_of_the_filters(root: Path) -> N
     few = open_dataset(root, filters=[("odd", "==", True)])
     assert (few.num_rows, len(few.files), few.statistics.loc["n", "max"]) == (2, 1, 3)
     some = dataset.filter(pc.field("n") > 2)
-    assert (some.num_rows, some.count_rows(), some.statistics.loc["n", "max"]) == (None, 1, None)
+    assert (some.num_rows, some.count_rows(), some.statistics.loc["n", "max"]) == (None, 1, pd.NA)
     assert "rows not counted" in repr(some)
 
 
 def test_column_files_are_counted_once_and_shown_if_there_are_any(root: Path) -> None:
-    assert open_dataset(root).column_files.to_pydict() == {"path": [], "bytes": []}
+    assert open_dataset(root).column_files.to_dict("list") == {"path": [], "bytes": []}
     assert "column bytes" not in open_dataset(root)._repr_html_()
     dask_tfrecord.to_tfrecord(rows(4, 5), root, append=True, partition_on="odd", columnar=["n"])
     dataset = open_dataset(root)
     assert (len(dataset.files), len(dataset.column_files)) == (4, 1)
     [beside] = (root / "_tfrecord" / "columns").iterdir()
     size = beside.stat().st_size
-    assert dataset.column_files.to_pylist() == [{"path": str(beside), "bytes": size}]
+    assert dataset.column_files.to_dict("records") == [{"path": str(beside), "bytes": size}]
     assert f"<th>column bytes</th><td>{size:,}, in 1 file</td>" in dataset._repr_html_()
 
 

@@ -81,7 +81,7 @@ def dtypes(elements: Any) -> dict[str, Any]:
 
 def parsed(path: Any, batch_size: int, columns: Any = None, codec: str = "", **read: Any) -> Any:
     """The elements that TensorFlow's own reader and parser give with our feature spec."""
-    files = dask_tfrecord.open_dataset(path).files["path"].to_pylist()
+    files = dask_tfrecord.open_dataset(path).files["path"].tolist()
     records = tf.data.TFRecordDataset(files, compression_type=codec)
     return records.batch(batch_size).map(feature_spec(path, columns, **read).parse)
 
@@ -195,7 +195,7 @@ def test_nested_lists_are_padded_by_map(tmp_path: Path) -> None:
     path = written(tmp_path / "d", {"words": words}, 3)
     found = tensorflow_dataset(path, 3).map(lambda row: {"words": row["words"].to_tensor("?")})
     expected = tf.io.FixedLenSequenceFeature([], tf.string, allow_missing=True, default_value="?")
-    files = dask_tfrecord.open_dataset(path).files["path"].to_pylist()
+    files = dask_tfrecord.open_dataset(path).files["path"].tolist()
     theirs = (
         tf.data.TFRecordDataset(files)
         .batch(3)

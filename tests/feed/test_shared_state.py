@@ -171,7 +171,7 @@ def test_threads_that_share_a_dataset_see_one_version_at_a_time(changing: Any) -
             for found in (
                 changing.to_table().num_rows,
                 changing.count_rows(),
-                sum(changing.files["rows"].to_pylist()),
+                changing.files["rows"].sum(),
                 sum(batch.num_rows for batch in changing.batches(100)),
                 sum(fragment.count_rows() for fragment in changing.get_fragments()),
                 changing.num_rows,

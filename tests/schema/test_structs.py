@@ -179,9 +179,9 @@ def test_filters_use_the_statistics_of_fields(stored: Path) -> None:
     shown = {
         name: (str(one["type"]), *one[["nulls", "min", "min_length"]]) for name, one in columns.iterrows()
     }
-    assert shown["a"] == (str(TYPE), None, None, None)
-    assert shown["a/x"] == ("int64", 4, 1, None)
-    assert shown["a/y"] == ("list<item: string>", 4, None, 0)
+    assert shown["a"] == (str(TYPE), pd.NA, pd.NA, pd.NA)
+    assert shown["a/x"] == ("int64", 4, 1, pd.NA)
+    assert shown["a/y"] == ("list<item: string>", 4, pd.NA, 0)
     snapshot = Snapshot.open(stored)
     assert "a       struct" in str(snapshot.columns)
     least = [{one.name: (one.min, one.nulls) for one in file.statistics} for file in snapshot.files]

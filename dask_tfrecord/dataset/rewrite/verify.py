@@ -35,6 +35,7 @@ from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.window import WINDOW_BYTES
+from dask_tfrecord.schema.dtypes import arrow_backed
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import INFO
 from dask_tfrecord.storage.filesystem import Filesystem
@@ -132,8 +133,7 @@ def _report_frame(
         "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),
     }
-    frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
-    return frame
+    return arrow_backed(pa.table(columns))
 
 
 # -- Comparison with the records -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.snapshot.visibility import hidden_by
 from dask_tfrecord.errors import WITHOUT_SNAPSHOT, CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_list import FileList
+from dask_tfrecord.schema.dtypes import arrow_backed
 from dask_tfrecord.storage.paths import is_http
 from dask_tfrecord.storage.store import Store
 from dask_tfrecord.storage.uploading import unfinished_uploads
@@ -270,8 +271,7 @@ def check(store: Store) -> pd.DataFrame:
     ]
     columns = zip(*rows, strict=True) if rows else [()] * len(_REPORT)
     table = pa.table(dict(zip(_REPORT.names, columns, strict=True)), schema=_REPORT)
-    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
-    return frame
+    return arrow_backed(table)
 
 
 def _problems(

@@ -27,6 +27,7 @@ from dask_tfrecord.errors import FileRemovedError, TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE
 from dask_tfrecord.files.file_list import VERSION, FileList
 from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.dtypes import arrow_backed
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.storage.paths import is_http
 from dask_tfrecord.storage.store import Store
@@ -370,5 +371,4 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
         rows.append((number, *told, *metadata.totals, metadata.run, metadata.write_id, metadata.library))
     columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
     table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)
-    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
-    return frame
+    return arrow_backed(table)

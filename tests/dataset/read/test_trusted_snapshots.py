@@ -62,7 +62,7 @@ def facts(place: str) -> dict[str, Any]:
         "partitions": (ddf.npartitions, read_tfrecord(place, filters=few, blocksize=1).npartitions),
         "len": (len(ddf), dataset.num_rows, dataset.count_rows(), dataset.nbytes),
         "statistics": dataset.statistics.to_dict(),
-        "files": dataset.files.to_pydict(),
+        "files": dataset.files.to_dict("list"),
         "history": dataset.history().to_dict(),
         "explain": explain(ddf[ddf["n"] < 15]).totals,
         "repr": repr(dataset),
