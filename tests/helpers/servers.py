@@ -99,6 +99,10 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # if the queue is full, a client waits for a second before it connects again
+
+
 @contextmanager
 def serving(server: ThreadingHTTPServer) -> Iterator[str]:
     """Answer requests in a thread. Yields the URL."""
@@ -116,7 +120,7 @@ def serving(server: ThreadingHTTPServer) -> Iterator[str]:
 def web_server(root: Path) -> Iterator[Web]:
     web = Web(root)
     handler = type("Handler", (_Handler,), {"web": web})
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as web.url:
+    with serving(_Server(("127.0.0.1", 0), handler)) as web.url:
         yield web
 
 
@@ -135,7 +139,7 @@ def page_server(root: Path, status: Mapping[str, int] | None = None) -> Iterator
             code = (status or {}).get(self.path)
             return super().send_head() if code is None else self.send_error(code)
 
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))) as url:
+    with serving(_Server(("127.0.0.1", 0), partial(Quiet, directory=str(root)))) as url:
         yield url
 
 

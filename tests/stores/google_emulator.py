@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.server import HTTPServer
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,13 @@ _UPLOADS = ["_media_upload", "_multipart_upload", "_create_resumable_upload"]
 _CLIENT_CLOSED_REQUEST = SimpleNamespace(value=499, phrase="Client Closed Request")
 
 
+class _Server(HTTPServer):
+    request_queue_size = 128  # if the queue is full, a client waits for a second before it connects again
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do not print every closed connection."""
+
+
 @contextmanager
 def emulator() -> Iterator[str]:
     """Run the server in this process; yields its URL."""
@@ -25,12 +33,11 @@ def emulator() -> Iterator[str]:
     with (
         patch.multiple(objects, **{name: _checked(getattr(objects, name)) for name in _UPLOADS}),
         patch.dict(uploads, {server.DELETE: _give_up}),
+        patch.object(server, "server", SimpleNamespace(HTTPServer=_Server)),
         patch.object(Storage, "_write_config_to_file"),  # of all objects, at every change; nothing reads it
         server.create_server("127.0.0.1", 0, in_memory=True) as running,
     ):
-        http = running._api._httpd
-        with patch.object(http, "handle_error"):  # otherwise the server prints every closed connection
-            yield f"http://127.0.0.1:{http.server_port}"
+        yield f"http://127.0.0.1:{running._api._httpd.server_port}"
 
 
 def _checked(upload: Callable[..., Any]) -> Callable[..., Any]:
