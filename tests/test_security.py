@@ -1,6 +1,6 @@
 """Each sentence that SECURITY.md promises has tests, which exist. The last ones are here.
 
-Modules: files.bounded_parquet, storage.regular_files, dataset.snapshot.list_files.
+Modules: files.bounded_parquet, storage.local_disk, dataset.snapshot.list_files.
 """
 
 import ast
@@ -22,7 +22,7 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.snapshot import list_files
 from dask_tfrecord.files import bounded_parquet
 from dask_tfrecord.files.file_options import MAX_FEATURES
-from dask_tfrecord.storage.regular_files import METADATA_BYTES
+from dask_tfrecord.storage.local_disk import METADATA_BYTES
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
