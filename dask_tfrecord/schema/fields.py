@@ -19,7 +19,7 @@ from dask_tfrecord.codec import KIND_TYPES, Column, Kind, RecordType, nested
 from dask_tfrecord.errors import Remedy, SchemaError, check_instance, did_you_mean
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.form_encoding import encode, merged_values
-from dask_tfrecord.schema.form_transport import form_metadata
+from dask_tfrecord.schema.form_transport import as_metadata, carried
 from dask_tfrecord.schema.logical_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.names import check_names, name_list
 from dask_tfrecord.schema.storage_values import (
@@ -193,9 +193,9 @@ class Field:
         )
 
     @property
-    def travelling_form(self) -> StoredForm | None:
-        """The form that rows in memory keep, so that a write of the rows restores it."""
-        return None if self.is_feature_list else self.form
+    def carried(self) -> dict[str, Any] | None:
+        """What rows in memory carry, so that a write of the rows stores the column as it was read."""
+        return carried(self.form, is_feature_list=self.is_feature_list)
 
     @property
     def is_required(self) -> bool:
@@ -444,11 +444,8 @@ class Schema:
         The metadata of a column with a `StoredForm` contains the form, so that a write can restore it. The
         metadata of a list column in feature lists says so.
         """
-        forms = [
-            (item, form_metadata(item.travelling_form, is_feature_list=item.is_feature_list))
-            for item in self.fields
-        ]
-        return pa.schema([pa.field(item.name, item.type, metadata=metadata) for item, metadata in forms])
+        fields = [pa.field(one.name, one.type, metadata=as_metadata(one.carried)) for one in self.fields]
+        return pa.schema(fields)
 
     def select(self, names: Iterable[str]) -> Self:
         """Return a schema with only the named columns, in the given order.

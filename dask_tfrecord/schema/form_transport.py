@@ -1,13 +1,14 @@
-"""Carry the stored forms of columns in Arrow schemas and in pandas DataFrames.
+"""Carry in Arrow schemas and in pandas DataFrames how columns were stored.
 
-A read puts the forms into the metadata of Arrow fields, or into ``DataFrame.attrs``. Filters and most other
-operations keep both, so that a write stores each column in the form in which it was read.
+A read puts the stored forms of columns, and which lists came from feature lists, into the metadata of Arrow
+fields, or into ``DataFrame.attrs``. Filters and most other operations keep both, so that a write stores each
+column as it was read.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -19,72 +20,71 @@ _KEY = b"dask_tfrecord.form"
 # The key in ``DataFrame.attrs``. The value is a str, which pandas copies in no time and writes to JSON.
 ATTRIBUTE = "dask_tfrecord.forms"
 
-# The keys that mark list columns which were read from feature lists.
-_FEATURE_LIST = b"dask_tfrecord.feature_list"
-FEATURE_LISTS = "dask_tfrecord.feature_lists"
+# What is carried for a list column that was read from a feature list, instead of a form.
+_FEATURE_LIST = {"feature_list": True}
 
 Forms = Mapping[str, StoredForm]
 
 
-def form_metadata(form: StoredForm | None, *, is_feature_list: bool) -> dict[bytes, bytes] | None:
-    """Return the metadata of an Arrow field, or None if the column needs none."""
+class Carried(NamedTuple):
+    """The forms of columns, and the names of list columns that were read from feature lists."""
+
+    forms: dict[str, StoredForm]
+    feature_lists: list[str]
+
+
+def carried(form: StoredForm | None, *, is_feature_list: bool) -> dict[str, Any] | None:
+    """Return what is carried for a column as a JSON value, or None if nothing is."""
     if is_feature_list:
-        return {_FEATURE_LIST: b"1"}
-    if form is None or form.is_like_none:
-        return None
-    return {_KEY: json.dumps(form.to_json()).encode()}
+        return _FEATURE_LIST
+    return None if form is None or form.is_like_none else form.to_json()
 
 
-def feature_lists_in_schema(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns that an Arrow schema marks as read from feature lists."""
-    found: list[str] = []
-    with suppress(ValueError, TypeError, AttributeError):  # the metadata of pandas is not valid
-        found = feature_lists_in_attrs((schema.pandas_metadata or {}).get("attributes") or {})
-    return [*found, *(item.name for item in schema if item.metadata and _FEATURE_LIST in item.metadata)]
+def as_metadata(value: dict[str, Any] | None) -> dict[bytes, bytes] | None:
+    """Return the metadata of an Arrow field that carries a value."""
+    return None if value is None else {_KEY: json.dumps(value).encode()}
 
 
-def feature_lists_in_attrs(attrs: Mapping[Any, Any]) -> list[str]:
-    """Return the names of the columns that ``DataFrame.attrs`` marks as read from feature lists."""
-    with suppress(ValueError, TypeError, AttributeError):
-        return [name for name in json.loads(attrs.get(FEATURE_LISTS, "[]")) if isinstance(name, str)]
-    return []
-
-
-def forms_in_schema(schema: pa.Schema) -> dict[str, StoredForm]:
-    """Return the forms in the metadata of an Arrow schema. A table of `pyarrow.Table.from_pandas` has them in
-    the metadata of pandas.
-    """
-    found = {}
-    with suppress(ValueError, TypeError, AttributeError):  # the metadata of pandas is not valid
-        found = forms_in_attrs((schema.pandas_metadata or {}).get("attributes") or {})
-    for item in schema:
-        if item.metadata and _KEY in item.metadata:
-            with suppress(ValueError):
-                found |= _parsed({item.name: json.loads(item.metadata[_KEY])})
-    return found
-
-
-def forms_text(forms: Mapping[str, StoredForm | None]) -> str:
-    """Return the value of `ATTRIBUTE` in ``DataFrame.attrs``, or "" if no form needs it."""
-    found = {name: form.to_json() for name, form in forms.items() if form and not form.is_like_none}
+def as_attribute(values: Iterable[tuple[str, dict[str, Any] | None]]) -> str:
+    """Return the text of `ATTRIBUTE` that carries the values of columns, or "" if nothing is carried."""
+    found = {name: value for name, value in values if value}
     return json.dumps(found) if found else ""
 
 
-def forms_in_attrs(attrs: Mapping[Any, Any]) -> dict[str, StoredForm]:
-    """Return the forms in ``DataFrame.attrs``."""
-    with suppress(ValueError, TypeError, AttributeError):
-        return _parsed(json.loads(attrs.get(ATTRIBUTE, "{}")))
-    return {}
-
-
-def _parsed(values: Mapping[str, Any]) -> dict[str, StoredForm]:
-    """Convert the results of `StoredForm.to_json` back. Skip an invalid one, which another program has
-    written.
+def carried_by_schema(schema: pa.Schema) -> Carried:
+    """Return what an Arrow schema carries: in the metadata of its fields or, for a table of
+    `pyarrow.Table.from_pandas`, in the metadata of pandas.
     """
-    found = {}
+    values: dict[str, Any] = {}
+    with suppress(ValueError, TypeError, AttributeError):  # the metadata of pandas is not valid
+        values |= _values((schema.pandas_metadata or {}).get("attributes") or {})
+    for item in schema:
+        if item.metadata and _KEY in item.metadata:
+            with suppress(ValueError):
+                values[item.name] = json.loads(item.metadata[_KEY])
+    return _parsed(values)
+
+
+def carried_by_attrs(attrs: Mapping[Any, Any]) -> Carried:
+    """Return what ``DataFrame.attrs`` carries."""
+    with suppress(ValueError, TypeError, AttributeError):
+        return _parsed(_values(attrs))
+    return Carried({}, [])
+
+
+def _values(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    return dict(json.loads(attrs.get(ATTRIBUTE, "{}")))
+
+
+def _parsed(values: Mapping[str, Any]) -> Carried:
+    """Convert JSON values back. Skip an invalid one, which another program has written."""
+    found = Carried({}, [])
     for name, value in values.items():
+        if value == _FEATURE_LIST:
+            found.feature_lists.append(name)
+            continue
         with suppress(LookupError, ValueError, TypeError, AttributeError):
-            found[name] = StoredForm.from_json(value)
+            found.forms[name] = StoredForm.from_json(value)
     return found
 
 

@@ -31,18 +31,16 @@ from dask.dataframe.dask_expr._expr import (
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr.io.io import FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
-from fsspec import AbstractFileSystem
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.expr.read_expression import ReadTFRecord
 from dask_tfrecord.collection.frames import pandas_to_arrow
 from dask_tfrecord.collection.frames.pandas_to_arrow import is_object
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
-from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
 from dask_tfrecord.schema.feature_maps import as_read
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.form_transport import feature_lists_in_attrs, forms_in_attrs
+from dask_tfrecord.schema.form_transport import carried_by_attrs
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
 from dask_tfrecord.schema.stored_form import StoredForm
 from dask_tfrecord.storage.store import Store
@@ -94,7 +92,7 @@ def nested_record_type(ddf: DataFrame) -> RecordType | None:
         for item in schema.fields
         if (item.depth > 1 or item.is_feature_list) and item.name in ddf.columns
     }
-    if {*feature_lists_in_attrs(ddf._meta.attrs)} & {*ddf.columns}:
+    if {*carried_by_attrs(ddf._meta.attrs).feature_lists} & {*ddf.columns}:
         found.add("sequence_example")
     return max(found, default=None)
 
@@ -106,7 +104,7 @@ def read_forms(ddf: DataFrame) -> dict[str, StoredForm]:
     """
     schemas = reversed(_read_schemas(ddf))
     read = {item.name: item.form for schema in schemas for item in schema.fields if item.form is not None}
-    forms = {**forms_in_attrs(ddf._meta.attrs), **read}
+    forms = {**carried_by_attrs(ddf._meta.attrs).forms, **read}
     return {name: form for name, form in forms.items() if name in ddf.columns}
 
 
@@ -116,7 +114,7 @@ def with_feature_lists(ddf: DataFrame, planned: Schema) -> Schema:
         return planned
     for schema in _read_schemas(ddf):
         planned = planned.as_in(schema)
-    return as_read(planned, feature_lists_in_attrs(ddf._meta.attrs))
+    return as_read(planned, carried_by_attrs(ddf._meta.attrs).feature_lists)
 
 
 def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:
@@ -233,28 +231,15 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
     """
     root = f"{store.real_path(store.root).rstrip('/')}/"
     for read in ddf.expr.find_operations(ReadTFRecord):
-        for path in _paths_on(read.dataset, store):
+        source = read.dataset.store
+        if type(source.fs) is not type(store.fs):
+            continue
+        for path in map(source.real_path, dict.fromkeys(read.dataset.files.paths)):
             if path.startswith(root):
                 raise DestinationError(
                     f"the DataFrame reads from {store.public(path)}, which the overwrite would remove",
                     "write to another directory, then replace this directory, or call persist() first",
                 )
-
-
-def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of a plan's files, if the plan and the store use filesystems of the same type."""
-    source = _uncached(dataset.store)
-    if type(source.fs) is not type(_uncached(store).fs):
-        return
-    yield from map(source.real_path, dict.fromkeys(dataset.files.paths))
-
-
-def _uncached(store: Store) -> Store:
-    """Return a store on the filesystem that the fsspec caches of a store, if any, read from."""
-    fs = store.fs
-    while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
-        fs = inner
-    return Store.of(fs, store.root)
 
 
 # -- Text that Dask makes from objects -----------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Convert Arrow tables to pandas partitions, with Arrow-backed or NumPy dtypes."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from dask_tfrecord.collection.frames.object_arrays import Objects, object_array
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.schema.dtypes import dtype_of, nullable_dtype_of
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.form_transport import ATTRIBUTE, FEATURE_LISTS, forms_text
+from dask_tfrecord.schema.form_transport import ATTRIBUTE, as_attribute
 from dask_tfrecord.schema.logical_types import innermost, is_binary, is_list, is_text
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
@@ -75,10 +74,8 @@ def to_pandas(
         scalars = pa.table(numbers).to_pandas(types_mapper=_string_dtype)
         others = pd.DataFrame(objects, frame.index, dtype=object)
         frame = pd.concat([frame, scalars, others], axis=1)[schema.names] if arrays or objects else scalars
-    if text := forms_text({item.name: item.travelling_form for item in schema.fields}):
+    if text := as_attribute((item.name, item.carried) for item in schema.fields):
         frame.attrs[ATTRIBUTE] = text
-    if lists := [item.name for item in schema.fields if item.is_feature_list]:
-        frame.attrs[FEATURE_LISTS] = json.dumps(lists)
     if row_ranges is not None:
         frame.index = pd.Index(np.concatenate([np.arange(start, stop) for start, stop in row_ranges]))
     return frame

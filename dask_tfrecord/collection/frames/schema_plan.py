@@ -26,7 +26,7 @@ from dask_tfrecord.schema.conversion import convert, fitting, may_widen, widened
 from dask_tfrecord.schema.dtypes import dtype_name
 from dask_tfrecord.schema.feature_maps import as_read
 from dask_tfrecord.schema.fields import Field, Schema, check_features
-from dask_tfrecord.schema.form_transport import Forms, form_of_nested, forms_in_schema
+from dask_tfrecord.schema.form_transport import Forms, carried_by_schema, form_of_nested
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
 from dask_tfrecord.schema.names import check_names
 from dask_tfrecord.schema.storage_values import MisfitError
@@ -189,7 +189,7 @@ def chosen_forms(
     override the forms ``of_rows`` in which the rows were read. With ``record_type="sequence_example"``, lists
     of lists become feature lists instead.
     """
-    given = forms_in_schema(schema) if isinstance(schema, pa.Schema) else {}
+    given = carried_by_schema(schema).forms if isinstance(schema, pa.Schema) else {}
     typed = given_types(schema)
     of_rows = {
         name: form

@@ -42,12 +42,7 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, wa
 from dask_tfrecord.keywords.splits import Splits
 from dask_tfrecord.schema.conversion import widened
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
-from dask_tfrecord.schema.form_transport import (
-    feature_lists_in_attrs,
-    feature_lists_in_schema,
-    forms_in_attrs,
-    forms_in_schema,
-)
+from dask_tfrecord.schema.form_transport import carried_by_attrs, carried_by_schema
 from dask_tfrecord.schema.logical_types import in_nanoseconds
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
 
@@ -191,6 +186,7 @@ class PandasRows:
         ``keys`` are the partition columns. If ``record_type`` is None, the record type is inferred.
         ``existing`` describes the dataset of an append.
         """
+        forms, feature_lists = carried_by_attrs(self._frame.attrs)
 
         def plan(record_type: RecordType | None) -> Schema:
             return plan_schema(
@@ -202,10 +198,10 @@ class PandasRows:
                 partition_on=keys,
                 known=dict.fromkeys(self._text(levels), pa.string()),
                 existing=existing,
-                forms=chosen_forms(forms_in_attrs(self._frame.attrs), schema, existing, record_type),
+                forms=chosen_forms(forms, schema, existing, record_type),
             )
 
-        lists = {*feature_lists_in_attrs(self._frame.attrs)} & {*self.columns} - {*keys}
+        lists = {*feature_lists} & {*self.columns} - {*keys}
         planned = with_read_feature_lists(plan, record_type, lists, existing)
         return planned if record_type else _without_payloads(planned)
 
@@ -295,6 +291,7 @@ class ArrowRows:
         categories = self._first_categories(coded)
 
         source = self._without_values(existing, keys)
+        forms, feature_lists = carried_by_schema(self._schema)
 
         def plan(record_type: RecordType | None) -> Schema:
             return plan_arrow_schema(
@@ -304,10 +301,10 @@ class ArrowRows:
                 record_type=record_type,
                 partition_on=keys,
                 existing=existing,
-                forms=chosen_forms(forms_in_schema(self._schema), schema, existing, record_type),
+                forms=chosen_forms(forms, schema, existing, record_type),
             )
 
-        lists = {*feature_lists_in_schema(self._schema)} & {*self.columns} - {*keys}
+        lists = {*feature_lists} & {*self.columns} - {*keys}
         planned = with_read_feature_lists(plan, record_type, lists, existing)
         return planned if record_type else _without_payloads(planned)
 
