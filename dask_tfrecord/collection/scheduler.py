@@ -86,11 +86,10 @@ def is_local(scheduler: Any = None) -> bool:
     """Return True if a scheduler of Dask itself runs the tasks. If a computation raises an exception, no task
     then runs again. By default, Dask's current scheduler is checked.
     """
-    try:
+    with suppress(Exception):  # if the scheduler is invalid, Dask raises a clear error during the computation
         get = get_scheduler(scheduler=scheduler)
-    except Exception:  # Dask raises a clear error during the computation
-        return False
-    return get is None or getattr(get, "__module__", "") in _LOCAL_SCHEDULERS
+        return get is None or getattr(get, "__module__", "") in _LOCAL_SCHEDULERS
+    return False
 
 
 def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
@@ -122,20 +121,17 @@ def _imported_distributed() -> Any:
 
 
 def _client_of(scheduler: Any) -> Any:
-    try:
-        get = get_scheduler(scheduler=scheduler)
-    except Exception:  # if the scheduler is invalid, Dask raises a clear error during the computation
-        return None
-    client = getattr(get, "__self__", None)
-    return client if hasattr(client, "get_versions") else None
+    with suppress(Exception):  # if the scheduler is invalid, Dask raises a clear error during the computation
+        client = getattr(get_scheduler(scheduler=scheduler), "__self__", None)
+        return client if hasattr(client, "get_versions") else None
+    return None
 
 
 def _is_in_task(distributed: Any) -> bool:
-    try:
+    with suppress(ValueError):
         distributed.get_worker()
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _problem(version: str | None) -> str:
