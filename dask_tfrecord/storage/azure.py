@@ -1,14 +1,12 @@
-"""Extend adlfs, the Azure filesystem, to notice changes by other processes and to raise for failed requests.
+"""Extend adlfs, the Azure filesystem, to list what other processes changed, and to raise for failed requests.
 
-The methods `_details`, `_find`, `_rm` and the class `AzureBlobFile` were checked with adlfs 2026.8.
+The methods `_details`, `_find` and `_rm` were checked with adlfs 2026.8.
 """
 
 import asyncio
 from typing import Any
 
-from adlfs.spec import AzureBlobFile, AzureBlobFileSystem
-from azure.core import MatchConditions
-from azure.core.exceptions import ResourceNotFoundError
+from adlfs.spec import AzureBlobFileSystem
 from fsspec.asyn import sync_wrapper
 
 
@@ -51,26 +49,3 @@ class Azure(AzureBlobFileSystem):
                 raise error
 
     rm = sync_wrapper(_rm)
-
-    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> "_File":
-        return _File(self, path, mode, block_size or self.blocksize, **options)
-
-
-class _File(AzureBlobFile):
-    async def _async_fetch_range(self, start: int, end: int, **_: Any) -> bytes:
-        """Read a range. If the blob was replaced after it was opened, azure raises ResourceModifiedError."""
-        try:
-            stream = await self.container_client.download_blob(
-                blob=self.blob,
-                offset=start,
-                length=min(end, self.size) - start,
-                version_id=self.version_id,
-                max_concurrency=self.fs.max_concurrency or 1,
-                etag=self.details["etag"],
-                match_condition=MatchConditions.IfNotModified,
-            )
-            return bytes(await stream.readall())
-        except ResourceNotFoundError as error:
-            raise FileNotFoundError(self.path) from error
-
-    _fetch_range = sync_wrapper(_async_fetch_range)
