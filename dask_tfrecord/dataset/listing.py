@@ -24,8 +24,8 @@ from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
 from dask_tfrecord.storage.failures import store_failure
 from dask_tfrecord.storage.filesystem import Filesystem, open_path, source_of
+from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.local_disk import check_loop, without_duplicates
-from dask_tfrecord.storage.location import FoundFiles
 from dask_tfrecord.storage.paths import (
     PathLike,
     expand_braces,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
-from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.store import Store
 
 # The name of the metadata directory in the root of a dataset. Readers ignore directories whose names start

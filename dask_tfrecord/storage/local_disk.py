@@ -15,8 +15,8 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.storage.filesystem import Hidden, Info
 from dask_tfrecord.storage.paths import name_of
 
-# The largest size of a JSON or text file that describes a dataset. The list of the paths of a million files
-# has about 100 MiB.
+# The largest size of a file that is read as a whole. A JSON list of the paths of a million files has about
+# 100 MiB.
 METADATA_BYTES = 1 << 28
 
 

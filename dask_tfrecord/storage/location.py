@@ -5,7 +5,6 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
@@ -56,18 +55,17 @@ _THREADS = 16
 
 @dataclass(frozen=True, repr=False)
 class Location:
-    """A filesystem and a root directory. All paths are paths on this filesystem, without a protocol.
+    """The part of a `Store` that lists and reads files. Paths are those of the filesystem, without protocol.
 
-    Dask tasks contain stores, which are locations, so that workers open the same filesystem as the client.
-    The repr of a store does not contain storage options. The token of a store contains only a hash of the
-    storage options.
+    Dask tasks contain stores, so that workers open the same filesystem as the client. The repr of a store
+    contains no storage options, and its token only a hash of them.
     """
 
     fs: AbstractFileSystem
     root: str
-    # The version that lists the files, or None for files from a listing.
+    # What lists the files instead of a listing of the store, and knows to which paths they were moved.
     version: Version | None = None
-    # A cache of fsspec on top of ``fs``. Only the content of data files and column files comes from it.
+    # A cache of fsspec on top of ``fs``. Only `open` and `read_ranges` use it.
     cache: AbstractFileSystem | None = None
     # A cache of blocks on a local disk.
     block_cache: BlockCache | None = field(default=None, compare=False)
@@ -233,9 +231,9 @@ class Location:
         """Open a file to read the stored bytes that begin at ``start`` and end before ``stop``. By default,
         the range is the whole file.
 
-        ``size`` and ``stamp`` come from a listing or a snapshot. Raise FileChangedError if a known size or
-        stamp differs from the current size or stamp. If ``may_be_restamped`` is True, a different stamp
-        raises no error: the caller must compare the content if ``is_restamped`` of the reader is True.
+        ``size`` and ``stamp`` are those of the listed file. Raise FileChangedError if a known size or stamp
+        differs from the current size or stamp. If ``may_be_restamped`` is True, a different stamp raises no
+        error: the caller must compare the content if ``is_restamped`` of the reader is True.
         """
         with ExitStack() as stack:
 
@@ -305,7 +303,7 @@ class Location:
             key = cache.key(self.fs, path, expected.size, expected.stamp)
             if key is not None and expected.size is not None:
                 file = CachedFile(file, cache, key, expected.size, self.counts or RequestCounts())
-        # Without a snapshot, `find_blocks` divides a file only if the server sends ranges.
+        # Without a version, the caller divides a file only if the server sends ranges.
         can_stream = self.version is not None or expected.whole
         stream = None
         if can_stream and is_web(self.fs):
@@ -428,7 +426,7 @@ class Location:
         return [*self.fs.cat_ranges(paths, starts, stops, on_error="raise", **options)]
 
     def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
-        """Return the content of a file that describes a dataset. Every such file is read by this method.
+        """Return the content of a small file, such as a file of metadata.
 
         Raise FileNotFoundError if no file exists. Raise ValueError if the path is a directory, a pipe or a
         device, or if the file has more than ``most_bytes`` bytes.
@@ -527,73 +525,3 @@ for _name in ("fs", "cache"):
     _attribute = OfThisProcess()
     _attribute.__set_name__(Location, _name)
     setattr(Location, _name, _attribute)
-
-
-class FoundFiles:
-    """The files that one listing has found below a directory of a store, also those in hidden directories.
-
-    On an object store, a listing sends one request for each thousand files. On a local disk, links to
-    directories are not followed.
-
-    Parameters
-    ----------
-    store : Store
-        The store to list.
-    directory : str, default ""
-        The directory to list, relative to the root of the store.
-
-    Attributes
-    ----------
-    root : str
-        The full path of the listed directory.
-    infos : dict of str to dict
-        Maps the full path of each file to the file's info from the filesystem.
-    links : sequence of str
-        The links to directories that were followed.
-    """
-
-    links: Sequence[str] = ()
-
-    def __init__(self, store: Location, directory: str = "") -> None:
-        store.fs.invalidate_cache()
-        self._store, self.directory = store, directory
-        self.root = store.join(directory) if directory else store.root
-        self.infos = store.find_everything(directory)
-
-    def below(self, directory: str) -> list[str]:
-        """Return the sorted full paths of the files below a directory, which is relative to the root."""
-        start = self._store.join(f"{directory}/")
-        return sorted(path for path in self.infos if path.startswith(start))
-
-    def inside(self, directory: str) -> "FoundFiles":
-        """Return the files below a directory, which is relative to the root, as if it had been listed."""
-        found = copy(self)
-        found.directory, found.root = directory, self._store.join(directory)
-        found.infos = {path: self.infos[path] for path in self.below(directory)}
-        return found
-
-    def move(self, path: str, target: str) -> None:
-        """Change the path of a file. Both paths are relative to the root of the store."""
-        target = self._store.join(target)
-        self.infos[target] = {**self.infos.pop(self._store.join(path)), "name": target}
-
-    def remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.infos.pop(path, None)
-
-    def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the listed directory, as `Store.names` does."""
-        start = self._store.join(f"{directory}/" if directory else "")
-        below = (path[len(start) :] for path in self.infos if path.startswith(start))
-        return [*dict.fromkeys(name.partition("/")[0] for name in below)]
-
-
-class VisibleFiles(FoundFiles):
-    """The files of a listing of a store with directories. The names in a directory come from the store."""
-
-    def __init__(self, store: Location, infos: dict[str, Info], links: Sequence[str] = ()) -> None:
-        self._store, self.directory, self.root = store, "", store.root
-        self.infos, self.links = infos, links
-
-    def names(self, directory: str) -> list[str]:
-        return self._store.names(directory)

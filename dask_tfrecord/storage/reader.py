@@ -57,10 +57,7 @@ def rewritten(path: str) -> FileChangedError:
 
 
 class Version(Protocol):
-    """The version of a dataset that lists the files of a store. Reads ask it about missing and resized files.
-
-    The class that implements the protocol belongs to the layer that knows snapshots.
-    """
+    """What lists the files of a store. Reads ask it about missing and resized files."""
 
     def other_paths(self, store: Any, path: str) -> Iterator[str]:
         """Yield the paths to which a commit may have moved a file. After the last path, the iterator may
@@ -68,7 +65,7 @@ class Version(Protocol):
         """
 
     def resized(self, store: Any, path: str, size: int, now: str) -> FileChangedError:
-        """Return the error for a file whose size differs from the size in the version."""
+        """Return the error for a file whose size differs from the listed size."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from dask_tfrecord.storage.filesystem import (
     source_of,
 )
 from dask_tfrecord.storage.forked import fork_safe_locks
+from dask_tfrecord.storage.found_files import FoundFiles, VisibleFiles
 from dask_tfrecord.storage.local_disk import (
     METADATA_BYTES,
     LinkFollowingDisk,
@@ -42,7 +43,7 @@ from dask_tfrecord.storage.local_disk import (
     read_regular,
     without_duplicates,
 )
-from dask_tfrecord.storage.location import FoundFiles, Location, VisibleFiles
+from dask_tfrecord.storage.location import Location
 from dask_tfrecord.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.storage.range_requests import ByteRange
 from dask_tfrecord.storage.reader import ExpectedFile, rewritten
@@ -62,10 +63,26 @@ _CREATION = fork_safe_locks(1)
 
 
 class Store(Location, ABC):
-    """A location in which files can be created, moved and removed.
+    """The files of a filesystem below a root directory. A store does not know what the files contain.
 
-    The subclasses create, move and remove files on local disks, on remote filesystems that can rename files,
-    such as SFTP, and on object stores. `Store.of` chooses the subclass.
+    Most methods take full paths, which `join` makes from paths relative to the root. A reader has these:
+
+    - Names: `join`, `relative`, `listed_name`, and `public` for messages.
+    - Listings: `names` and `infos` of one directory, `find` and `glob` of the files that readers see,
+      `find_everything`, `list_visible`. `has_file` and `info` ask for one file.
+    - Content: `open` reads a range from start to end, after `reading_ahead` with requests for the next
+      ranges on the way. `read_ranges` reads many ranges at once, `read_file` a small file, `read_ends` the
+      ends of files. `map_file` maps a local file into memory.
+
+    A writer has these, all of which refuse to leave the root through a link (`refuse_links`):
+
+    - New files, which appear complete or not at all: `create`, and `write_file` for bytes.
+      `create_exclusively` fails if the file exists. In `finishing_together`, several uploads end at once.
+    - Existing files: `move`, `copy`, `remove`, `remove_file`, `remove_tree` and `remove_empty`. Only local
+      disks have `copy_permissions` and `sync_directory`.
+
+    `Store.at` opens a path or URL. The subclasses differ in how files appear, move and vanish: on local
+    disks, on remote filesystems that can rename files, such as SFTP, on HDFS, and on object stores.
     """
 
     # False on object stores: `move` only copies, an interrupted `create` leaves nothing, and the root of the
@@ -129,7 +146,7 @@ class Store(Location, ABC):
         """Raise DestinationError if a file, pipe or device has the name of a directory."""
         with suppress(OSError):  # nothing has the name
             if self.fs.info(directory)["type"] in ("file", "other"):
-                problem = "a file has the name of a directory of the dataset"
+                problem = "a file has the name of a directory"
                 raise DestinationError(problem, "move the file elsewhere", path=self.public(directory))
 
     @property

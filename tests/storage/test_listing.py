@@ -1,7 +1,7 @@
 """Which files a path means, on a local disk, in memory and over HTTP.
 
 Modules: dataset.listing, storage.paths, storage.uploading, storage.failures, files.file_list,
-storage.location.
+storage.location, storage.found_files.
 """
 
 import os

@@ -34,7 +34,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.storage.failures import is_full
-from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.paths import name_of
 from dask_tfrecord.storage.store import Store
 

@@ -19,7 +19,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.errors import Call, TFRecordError
 from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.file_list import FileInfo, FileList
-from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.paths import parent_of
 from dask_tfrecord.storage.store import Store
 

@@ -36,7 +36,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.storage.filesystem import Filesystem, check_writable
-from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.paths import name_of, path_text
 from dask_tfrecord.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.storage.store import Store

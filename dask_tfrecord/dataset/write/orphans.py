@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.snapshot.versions import listed_by, versions
 from dask_tfrecord.dataset.write.transaction import move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.storage.failures import is_full
-from dask_tfrecord.storage.location import FoundFiles
+from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.paths import name_of, parent_of
 from dask_tfrecord.storage.store import Store
 from dask_tfrecord.storage.uploading import Upload, abort, unfinished_uploads
