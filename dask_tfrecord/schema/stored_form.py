@@ -219,10 +219,9 @@ class StoredForm:
 
         Raise MisfitError, with the row, for a value that contradicts this `StoredForm`.
         """
+        # As in TFDS, an absent list of a required column becomes an empty list.
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
-        if (has_empty and not self.is_optional) or not arrays[
-            0
-        ].null_count:  # as in TFDS, an absent list becomes an empty list
+        if not arrays[0].null_count or (has_empty and not self.is_optional):
             return self._load(arrays)
         is_valid = arrays[0].is_valid()
         present = is_valid.to_numpy(zero_copy_only=False)

@@ -76,8 +76,8 @@ class Location:
     # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
     # may be open at a time.
     checksum: Checksum | None = field(default=None, compare=False)
-    # If counts are set, all requests for ranges of remote files are added to them.
-    counts: RequestCounts | None = field(default=None, compare=False)
+    # All requests for ranges of remote files are added to these counts.
+    counts: RequestCounts = field(default_factory=RequestCounts, compare=False)
 
     # True for a remote store: requests take time and may fail, and other libraries cannot open the paths.
     is_remote: ClassVar[bool] = True
@@ -302,7 +302,7 @@ class Location:
         elif (cache := self.block_cache) is not None and not isinstance(file, RemoteRange):
             key = cache.key(self.fs, path, expected.size, expected.stamp)
             if key is not None and expected.size is not None:
-                file = CachedFile(file, cache, key, expected.size, self.counts or RequestCounts())
+                file = CachedFile(file, cache, key, expected.size, self.counts)
         # Without a version, the caller divides a file only if the server sends ranges.
         can_stream = self.version is not None or expected.whole
         stream = None
@@ -333,8 +333,7 @@ class Location:
     def _open_range(self, wanted: ByteRange, expected: ExpectedFile) -> RemoteRange:
         found = None if self.ahead is None else self.ahead.open(wanted)
         if found is None:
-            counts = self.counts or RequestCounts()
-            ahead = ReadAhead(self.fs, [wanted], counts, self.block_cache, is_sparing=self.is_sparing)
+            ahead = ReadAhead(self.fs, [wanted], self.counts, self.block_cache, is_sparing=self.is_sparing)
             found = ahead.open(wanted)
         assert found is not None
         found.expected = expected
@@ -351,7 +350,7 @@ class Location:
             yield self
             return
         known = [one for one in ranges if one is not None and one.start < one.stop]
-        with ReadAhead(self.fs, known, self.counts or RequestCounts(), self.block_cache) as ahead:
+        with ReadAhead(self.fs, known, self.counts, self.block_cache) as ahead:
             yield replace(self, ahead=ahead)
 
     def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
@@ -382,20 +381,19 @@ class Location:
         return [self.with_current_path(wanted.path, partial(read_one, wanted)) for wanted in ranges]
 
     def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        counts = self.counts or RequestCounts()
         if not has_range_requests(self.fs):
             self._check_stamps(ranges)
 
             def read(wanted: Sequence[ByteRange]) -> list[Answer]:
                 found = self._read_in_order(wanted)
-                counts.add(requests=len(found), bytes=sum(map(len, found)))
+                self.counts.add(requests=len(found), bytes=sum(map(len, found)))
                 return [Answer(data, one.stamp, one.size) for data, one in zip(found, wanted, strict=True)]
 
             if self.block_cache is None:
                 return [answer.data for answer in read(ranges)]
-            return [data for data, _ in request_all(self.fs, ranges, counts, self.block_cache, read)]
+            return [data for data, _ in request_all(self.fs, ranges, self.counts, self.block_cache, read)]
         try:
-            answers = request_all(self.fs, ranges, counts, self.block_cache)
+            answers = request_all(self.fs, ranges, self.counts, self.block_cache)
         except ReplacedError as error:
             raise rewritten(self.public(str(error))) from None
         except FailedRangeError as error:
