@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.names import STAGING
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
 from dask_tfrecord.files.file_list import FileList
 from dask_tfrecord.schema.tfds import FEATURES, INFO, LABELS
-from dask_tfrecord.storage.failures import store_failure
+from dask_tfrecord.storage.failures import check_missing
 from dask_tfrecord.storage.filesystem import Filesystem, open_path, source_of
 from dask_tfrecord.storage.found_files import FoundFiles
 from dask_tfrecord.storage.local_disk import check_loop, without_duplicates
@@ -208,7 +208,8 @@ def with_trailing_slash(store: Store) -> Store:
         return store
     try:
         return replace(store, root=f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        check_missing(error, store.public())
         return store
 
 
@@ -241,7 +242,8 @@ def request_infos(store: Store, names: Sequence[str]) -> FileList:
         store.fs.invalidate_cache(path)
         try:
             found = store.fs.info(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            check_missing(error, store.public(path))
             return None
         except OSError as error:
             check_loop(error, path)
@@ -317,9 +319,7 @@ def _expand(store: Store, path: str) -> _Match:
     try:
         info = store.fs.info(path)
     except FileNotFoundError as error:
-        failure = store_failure(error, store.public(path))
-        if isinstance(failure, TFRecordError):  # fsspec says "not found" of every failure over HTTP
-            raise failure from None
+        check_missing(error, store.public(path))
         magic = glob_start(path) < len(path)
         return _glob(store, path) if magic else _Match([], "missing")
     if info["type"] == "other" and not store.is_remote:

@@ -74,12 +74,12 @@ def store_failure(error: BaseException, path: str | None) -> Exception | None:
     """Return the error to raise for a failure of a remote store, or None for any other ``error``. ``path``
     is a path without credentials.
     """
-    is_web = path is not None and path.startswith(("http://", "https://"))
-    if is_web and isinstance(error, FileNotFoundError) and (failure := _web_failure(error, path)):
-        return failure
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
     }
+    is_web = path is not None and path.startswith(("http://", "https://"))
+    if is_web and (failure := _web_failure(error, path)) is not None:
+        return failure
     if classes & _REFUSED:
         text = (
             f"{str(error).rstrip('.')}; check the user, and the password or key_filename in storage_options="
@@ -101,17 +101,29 @@ def store_failure(error: BaseException, path: str | None) -> Exception | None:
     return _refusal(error, path) if isinstance(error, OSError) and error.filename is None else None
 
 
-def _web_failure(error: FileNotFoundError, path: str | None) -> TFRecordError | None:
-    """Return the error for a failed request to a web server, or None if the server answered that no file
-    exists.
+def check_missing(error: FileNotFoundError, path: str) -> None:
+    """Raise if the request for a file failed for another reason, which fsspec hides over HTTP."""
+    failure = store_failure(error, path)
+    if isinstance(failure, TFRecordError):
+        raise failure from None
 
-    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with
-    secrets, so the error message contains only the HTTP status or the class of the failure.
+
+# Answers of a web server that say that a file does not exist, or that it has changed.
+_ABSENT_OR_CHANGED = (404, 410, 412, 416)
+
+
+def _web_failure(error: BaseException, path: str | None) -> TFRecordError | None:
+    """Return the error for a request that a web server refused, or that it did not answer.
+
+    fsspec reports every failure as "not found". The text of the failure may contain the URL with secrets, so
+    the error message contains only the HTTP status or the class of the failure.
     """
-    cause = error.__cause__
+    is_hidden = isinstance(error, FileNotFoundError)
+    cause = error.__cause__ if is_hidden else error
     status = getattr(cause, "status", None)
-    is_known = isinstance(error, NotFoundError | TFRecordError)
-    if is_known or cause is None or isinstance(cause, FileNotFoundError) or status in (404, 410):
+    if cause is None or isinstance(cause, FileNotFoundError | TFRecordError) or not (is_hidden or status):
+        return None
+    if status in _ABSENT_OR_CHANGED:
         return None
     how = f"it answers {status}" if status else type(cause).__name__
     advice = "check the address, that the server is running, and that it grants you access"

@@ -19,6 +19,7 @@ from typing_extensions import Buffer
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.storage.block_cache import BlockCache, CachedFile
 from dask_tfrecord.storage.cached_files import open_cached, read_cached
+from dask_tfrecord.storage.failures import check_missing
 from dask_tfrecord.storage.filesystem import ArrowFileSystem, Hidden, Info, find_all, glob_all, is_web
 from dask_tfrecord.storage.forked import OfThisProcess
 from dask_tfrecord.storage.local_disk import METADATA_BYTES, too_large
@@ -486,6 +487,7 @@ class Location:
         try:
             return read(path)
         except FileNotFoundError as error:
+            check_missing(error, self.public(path))
             for other in self.version.other_paths(self, path) if self.version is not None else ():
                 with suppress(FileNotFoundError):
                     return read(other)

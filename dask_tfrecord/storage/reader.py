@@ -10,7 +10,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
-from dask_tfrecord.storage.failures import store_failure
+from dask_tfrecord.storage.failures import check_missing, store_failure
 from dask_tfrecord.storage.range_requests import REQUEST_BYTES
 
 # In fsspec's info about a file, the values of these keys change when the file is rewritten.
@@ -122,8 +122,8 @@ class ExpectedFile:
         try:
             now = self.info()
         except FileNotFoundError as error:
-            failure = store_failure(error, self.path)
-            raise (failure if isinstance(failure, TFRecordError) else removed(self.path)) from None
+            check_missing(error, self.path)
+            raise removed(self.path) from None
         except Exception:  # `explain` reports the original error, not the failure of `info`
             return
         self.check(now)

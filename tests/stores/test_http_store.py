@@ -30,6 +30,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.listing import request_infos, with_trailing_slash
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.storage import range_requests
@@ -222,6 +223,26 @@ def test_a_server_without_ranges_is_asked_twice_for_each_file(tmp_path: Path) ->
                 with ahead.open(path, size) as reader:
                     assert reader.peek(size) == bytes(size)
         assert [name for method, name, _ in web.asked if method == "GET"] == ["a", "a", "b", "b", "c", "c"]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store, path: store.read_ranges([ByteRange(path, 0, 1)]),
+        lambda store, path: store.info(path),
+        lambda store, path: request_infos(store, [path[len(store.root) :]]),
+        lambda store, path: with_trailing_slash(Store.of(store.fs, path)),
+        lambda store, path: read_tfrecord(path),
+        lambda store, path: exists(path),
+    ],
+)
+def test_a_refused_request_for_a_file_is_not_a_missing_file(
+    tmp_path: Path, read: Callable[[Store, str], Any]
+) -> None:
+    with page_server(tmp_path, {"/a": 403}) as url:
+        store = Store.at(f"{url}/")
+        with pytest.raises(TFRecordError, match="the request to the server failed"):
+            read(store, f"{url}/a")
 
 
 @pytest.mark.parametrize(
