@@ -157,6 +157,27 @@ def test_both_commands_of_the_readme_stand_alone() -> None:
     assert all("python3 -m venv .venv\n.venv/bin/pip install" in script.read_text() for script in scripts)
 
 
+def test_the_page_shows_the_oldest_versions_that_the_package_allows() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    for package in (
+        "dask",
+        "pandas",
+        "pyarrow",
+        "fsspec",
+        "s3fs",
+        "gcsfs",
+        "adlfs",
+        "paramiko",
+        "isal",
+        "protobuf",
+        "rich",
+    ):
+        [oldest] = {*re.findall(rf'"{package}(?:\[\w+\])?>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())}
+        assert re.search(
+            rf"^\| {package}[^|]* \| {re.escape(oldest)} \|", page, re.MULTILINE | re.IGNORECASE
+        ), package
+
+
 def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)  # the benchmarks are not installed
     from benchmarks.peers import report
