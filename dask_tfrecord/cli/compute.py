@@ -50,11 +50,7 @@ def computing(title: str) -> Iterator[None]:
 
 
 def _open_client(
-    stack: ExitStack,
-    scheduler: Any = None,
-    workers: int | None = None,
-    threads: int | None = None,
-    memory_limit: str = "auto",
+    stack: ExitStack, scheduler: Any = None, workers: int | None = None, threads: int | None = None
 ) -> None:
     """Connect to a scheduler, or start a local cluster. ``stack`` closes the client and the local cluster."""
     from distributed import Client, LocalCluster  # distributed is an optional package
@@ -66,7 +62,6 @@ def _open_client(
             scheduler = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads,
-                memory_limit=memory_limit,
                 dashboard_address=None,
                 # Workers need not log the error of a failed task, because the error is raised in this
                 # process.

@@ -7,7 +7,8 @@ import errno
 import re
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from glob import has_magic
 from typing import Any, Literal, get_args
 
@@ -22,20 +23,22 @@ from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
 import dask_tfrecord
-from dask_tfrecord import DestinationError, SchemaError
+from dask_tfrecord import DestinationError, SchemaError, TFRecordError
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
-from dask_tfrecord.cli.failures import option_name
+from dask_tfrecord.cli.failures import option, option_name
 from dask_tfrecord.cli.options import Filters, names_in
 from dask_tfrecord.collection.numbered_rows import filter_mask
-from dask_tfrecord.errors import Remedy, RemedyWarning
+from dask_tfrecord.errors import Remedy, RemedyWarning, located
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)
 
 # Maps each codec of text files to the file name suffix by which Dask and pandas recognise the codec.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
-# Types are inferred from this many bytes of the first CSV file.
+# The types of CSV are inferred from this many rows of the first file.
+_SAMPLE_ROWS = 100_000
+# Dates and times are looked for in this many bytes of the first file.
 _SAMPLE_BYTES = 1 << 24
 
 _SUFFIXES: dict[str, Format] = {
@@ -89,8 +92,6 @@ def open_source(
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
     if format == "tfrecord":
-        if read.get("blocksize") == "none":
-            read = {**read, "blocksize": None}
         return dask_tfrecord.read_tfrecord(paths, index=index, dtype_backend="pyarrow", **read)
     types, columns, filters = read.get("schema"), read.get("columns"), read.get("filters")
     known = {"columns", "filters", "storage_options", *(("schema",) if format != "parquet" else ())}
@@ -101,29 +102,19 @@ def open_source(
         others = ["schema"]
     if others:
         raise click.UsageError(f"--{others[0]} is for TFRecord, and SRC is {format}")
-    shared: dict[str, Any] = {"storage_options": read["storage_options"]}
-    # With Dask's default for `dataframe.convert-string`, all strings would be converted twice.
-    with dask.config.set({"dataframe.convert-string": False}):
-        if format == "parquet":
-            # With the default dtype backend, integer columns with nulls would become float columns.
-            ddf = dd.read_parquet(paths, index=index, dtype_backend="pyarrow", **shared)
-        elif format == "csv":
-            ddf = dd.read_csv(
-                list(files),
-                blocksize=None,  # a CSV block might end at a line break inside a quoted value
-                sample=_SAMPLE_BYTES,
-                sample_rows=_SAMPLE_BYTES,  # infer the types from all rows of the sample
-                dtype={name: pd.ArrowDtype(type_) for name, type_ in (types or {}).items()},
-                dtype_backend="pyarrow",
-                na_values=["", *nulls],
-                keep_default_na=False,
-                **shared,
+    storage_options = read["storage_options"]
+    if format == "parquet":
+        # With Dask's default for `dataframe.convert-string`, all strings would be converted twice. With the
+        # default dtype backend, integer columns with nulls would become float columns.
+        with dask.config.set({"dataframe.convert-string": False}):
+            ddf = dd.read_parquet(
+                paths, index=index, dtype_backend="pyarrow", storage_options=storage_options
             )
-            # Without a row, pandas gives a column the dtype object, which the other formats refuse.
-            unknown = [name for name, dtype in ddf.dtypes.items() if pd.api.types.is_object_dtype(dtype)]
-            ddf = ddf.astype(dict.fromkeys(unknown, pd.ArrowDtype(pa.null())))
-        else:
-            ddf = dd.read_json(list(files), lines=True, engine=_parse_json, types=types or {}, **shared)
+    else:
+        parse = partial(_parse_csv, nulls=nulls, given={*(types or ())}) if format == "csv" else _parse_json
+        parse_file = partial(_parse_file, parse=parse, storage_options=storage_options or {})
+        first = parse_file(files[0], types=types or {}, rows=_SAMPLE_ROWS)
+        ddf = dd.from_map(parse_file, list(files), types=types_of(first), meta=first.iloc[:0])
     needed = list(dict.fromkeys([*(columns or ddf.columns), *names_in(filters), *(types or ())]))
     if unknown := [name for name in needed if name not in ddf.columns]:
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(ddf.columns)}")
@@ -160,19 +151,85 @@ def warn_of_times(
         warnings.warn(RemedyWarning(problem, [Remedy("schema", types, "convert them")]), stacklevel=2)
 
 
-def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
-    """Parse JSON lines with Arrow for Dask, because pandas would convert integers with nulls to floats."""
-    data = file.read().encode()
-    if not data.strip():
+def _parse_file(
+    file: str,
+    *,
+    parse: Callable[[Any, dict[str, pa.DataType], int | None], pd.DataFrame],
+    storage_options: dict[str, Any],
+    types: dict[str, pa.DataType],
+    rows: int | None = None,
+) -> pd.DataFrame:
+    """Read a file as columns of the given types, or read its first ``rows`` rows to infer the other types."""
+    path = file.removeprefix("file://")
+    with fsspec.open(file, compression="infer", **storage_options) as data, located(path=path):
+        try:
+            frame = parse(data, types, rows)
+            return frame if rows is not None else _with_types(frame, types)
+        except (TFRecordError, pd.errors.EmptyDataError):
+            raise
+        except ValueError as error:  # the base class of the errors of pandas and Arrow
+            raise SchemaError(f"the file cannot be converted: {error}") from None
+
+
+def _parse_csv(
+    data: Any, types: dict[str, pa.DataType], rows: int | None, *, nulls: Sequence[str], given: set[str]
+) -> pd.DataFrame:
+    # pandas would also convert the text 007 to a number, so columns of text are named.
+    named = {name: type_ for name, type_ in types.items() if name in given or not _is_inferred(type_)}
+    frame = pd.read_csv(
+        data,
+        dtype={name: pd.ArrowDtype(type_) for name, type_ in named.items()},
+        dtype_backend="pyarrow",
+        na_values=["", *nulls],
+        keep_default_na=False,
+        low_memory=False,  # otherwise, pandas infers the types of each block anew
+        nrows=rows,
+    )
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise SchemaError("the rows have more values than the header has names")
+    # Without a value, pandas gives a column the dtype object.
+    unknown = [name for name, dtype in frame.dtypes.items() if pd.api.types.is_object_dtype(dtype)]
+    return frame.astype(dict.fromkeys(unknown, pd.ArrowDtype(pa.null())))
+
+
+def _is_inferred(type_: pa.DataType) -> bool:
+    kinds = pa.types
+    return any(
+        is_kind(type_) for is_kind in (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_null)
+    )
+
+
+def _parse_json(data: Any, types: dict[str, pa.DataType], rows: int | None) -> pd.DataFrame:
+    """Parse JSON lines with Arrow, because pandas would convert integers with nulls to floats."""
+    text = data.read()
+    if not text.strip():
         empty: pd.DataFrame = pa.schema(types).empty_table().to_pandas(types_mapper=pd.ArrowDtype)
         return empty
     table: pa.Table = arrow_json.read_json(
-        pa.BufferReader(data),
-        arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        pa.BufferReader(text),
+        arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
         arrow_json.ParseOptions(explicit_schema=pa.schema(types) if types else None),
     )
     frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
     return frame
+
+
+def _with_types(frame: pd.DataFrame, types: dict[str, pa.DataType]) -> pd.DataFrame:
+    if {*frame.columns} != {*types}:
+        problem = f"the columns are {', '.join(frame.columns)}, but {', '.join(types)} in the first file"
+        raise SchemaError(problem)
+    table = pa.Table.from_pandas(frame[[*types]], preserve_index=False)
+    for name, found, expected in zip(types, table.schema.types, types.values(), strict=True):
+        is_wider = pa.types.is_integer(found) and pa.types.is_floating(expected)
+        if found != expected and not is_wider and not pa.types.is_null(found):
+            problem = f"the column has values of {found}, but of {expected} at the start of the first file"
+            wide = (
+                pa.float64() if pa.types.is_integer(expected) and pa.types.is_floating(found) else pa.string()
+            )
+            advice = f"pass {option(Remedy('schema', {name: wide}))}"
+            raise SchemaError(problem, advice, feature=name)
+    typed: pd.DataFrame = table.cast(pa.schema(types)).to_pandas(types_mapper=pd.ArrowDtype)
+    return typed
 
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
@@ -254,7 +311,6 @@ def write_other(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any
     return list_files(path, storage_options)
 
 
-_READ = [*options.READ, *options.of(dask_tfrecord.read_tfrecord, "blocksize")]
 _WRITE = [
     *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle", "seed"),
     *("npartitions", "lossy", "columnar", "write_id"),
@@ -275,7 +331,7 @@ _WRITE = [
         type=click.Choice(FORMATS),
         help="Format of DST. Default: its suffix, or tfrecord for a name without a suffix.",
     ),
-    *_READ,
+    *options.READ,
     click.Option(
         ["--null", "nulls"],
         multiple=True,
@@ -327,7 +383,7 @@ def convert_command(
     --npartitions and --compression work for every format, --partition-on for TFRecord and Parquet, and all
     other write options only for TFRecord.
     """
-    names = ["read_options", *(option.name for option in _READ)]
+    names = ["read_options", *(option.name for option in options.READ)]
     read = {name: how.pop(name) for name in names if name in how}
     shared = read.pop("storage_options", None)
     sources = [source] if isinstance(source, str) else source
@@ -382,7 +438,7 @@ def _no_columns(sources: Sequence[str], format: Format) -> SchemaError:
 def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[str, Any]) -> dict[str, Any]:
     sizes = [*files.values()]
     if format == "tfrecord":
-        of_files = {name: read[name] for name in read.keys() - {"columns", "filters", "blocksize"}}
+        of_files = {name: read[name] for name in read.keys() - {"columns", "filters"}}
         sizes = dask_tfrecord.open_dataset(source, **of_files).files["bytes"].tolist()
     return {"source": format, "source_files": len(sizes), "source_bytes": sum(sizes)}
 

@@ -45,6 +45,9 @@ DAMAGED = 3  # The exit code of a command that succeeded but found damage.
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
+# Dask begins the message of each error in its readers with this text.
+_BACKEND = re.compile(r"An error occurred while calling the .* backend\.\s+Original Message: ")
+
 # Maps each optional package that an option needs to the requirement for `pip install`.
 _OPTIONAL = {
     "distributed": "'dask-tfrecord[distributed]'",
@@ -73,13 +76,16 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
 
     Interrupts and click's usage errors are raised unchanged.
     """
+    printed: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         text = str(message)
         if isinstance(message, RemedyWarning):
             accepted = [remedy for remedy in message.remedies if _accepts(ctx, remedy)]
             text = RemedyWarning(message.problem, accepted).rendered(option)
-        click.echo(f"Warning: {_one_line(ctx, text)}", err=True)
+        if text not in printed:
+            printed.add(text)
+            click.echo(f"Warning: {_one_line(ctx, text)}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -107,7 +113,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
 
     If a PermissionError names no file, the message begins with ``paths``.
     """
-    text = str(error)
+    text = _BACKEND.sub("", str(error))
     if isinstance(error, NotFoundError):
         return error.rendered(command)
     if isinstance(error, ModuleNotFoundError) and error.name in _OPTIONAL:

@@ -215,11 +215,10 @@ def _limit(text: str) -> int | float:
 
 
 def _size(text: str) -> str:
-    if text not in ("none", "auto"):
-        try:
-            parse_bytes(text)
-        except ValueError:
-            raise click.BadParameter(f'{text!r} is not a size, such as "64 MiB"') from None
+    try:
+        parse_bytes(text)
+    except ValueError:
+        raise click.BadParameter(f'{text!r} is not a size, such as "64 MiB"') from None
     return text
 
 
@@ -307,10 +306,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "max_corrupt": {"type": _limit, "metavar": "LIMIT"},
     "max_record_bytes": _BYTES,
     "max_features": _COUNT,
-    "blocksize": {
-        **_BYTES,
-        "help": 'Stored bytes that a task reads, such as "64 MiB", or none for whole files.',
-    },
     "seed": {"type": click.IntRange(0), "metavar": "SEED"},
     "batch_size": _COUNT,
     "npartitions": _COUNT,
@@ -339,7 +334,7 @@ _SECTIONS = {
         *("append", "schema_change", "overwrite", "overwrite_partitions", "keep_versions"),
         *("partition_on", "colocate", "shuffle", "seed", "npartitions", "lossy", "columnar"),
     ),
-    "Computation": ("blocksize", "scheduler", "workers", "threads", "memory_limit"),
+    "Computation": ("scheduler", "workers", "threads"),
 }
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
 
@@ -366,7 +361,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("partitions", "shards", "num-shards"), ("npartitions",)),
     **dict.fromkeys(("jobs", "nworkers", "n-workers", "num-workers", "processes"), ("workers",)),
     **dict.fromkeys(("port", "host", "address", "listen"), ("to", "scheduler")),
-    **dict.fromkeys(("size", "file-size", "target-size"), ("target-bytes", "blocksize")),
+    **dict.fromkeys(("size", "file-size", "target-size"), ("target-bytes",)),
     **dict.fromkeys(("simulate", "no-act", "plan"), ("dry-run", "explain")),
     **dict.fromkeys(("dtype", "dtypes", "types"), ("type",)),
     **dict.fromkeys(("ignore-errors", "skip-errors", "skip-corrupt"), ("on-corrupt",)),
@@ -542,11 +537,6 @@ COMPUTING = [
         help="Compute in a local cluster with this number of processes. Default: in threads of the command.",
     ),
     _setting("threads", **_COUNT, help="Number of threads, of each worker if there are any."),
-    _setting(
-        "memory-limit",
-        **_BYTES,
-        help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
-    ),
 ]
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 

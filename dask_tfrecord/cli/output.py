@@ -215,7 +215,7 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
     print_lines(f"{name:<{width}}  {printable(str(value))}" for name, value in pairs.items())
 
 
-def print_totals(totals: Mapping[str, Any], as_json: bool) -> None:
+def print_totals(totals: Mapping[str, Any], as_json: bool = False) -> None:
     if as_json:
         print_json(totals)
     else:
@@ -224,7 +224,7 @@ def print_totals(totals: Mapping[str, Any], as_json: bool) -> None:
 
 def _readable(value: Any) -> Any:
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {text}" for name, text in value.items())
+        return ", ".join(f"{name}: {_readable(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "nothing"
     return f"{value:,}" if isinstance(value, int) else value

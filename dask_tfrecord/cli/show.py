@@ -7,7 +7,6 @@ values.
 import json
 import os
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -31,50 +30,43 @@ from dask_tfrecord.errors import counted, literal
 _VERSIONS = 5
 
 
-def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
-    columns = [
-        {
-            "name": name,
-            "type": str(row["type"]),
-            "feature": row["feature"],
-            "nulls": row["nulls"],
-            "min": _bound_json(row["type"], row["min"]),
-            "max": _bound_json(row["type"], row["max"]),
-            "list_lengths": _lengths(row),
-        }
-        for name, row in _statistics(dataset).iterrows()
-    ]
+def description(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
+    """Return what `describe` prints, as values of JSON."""
+    keys, files, column_files = dataset.partitioning.schema.names, dataset.files, dataset.column_files
+    statistics = dataset.statistics.astype(object)
+    statistics = statistics.where(statistics.notna(), None)
     return {
         "path": dataset.path,
-        "files": len(dataset.files),
-        "bytes": dataset.nbytes,
-        "column_files": len(dataset.column_files),
-        "column_bytes": int(dataset.column_files["bytes"].sum()),
-        "kept_bytes": dataset.kept_bytes,
+        "version": dataset.version,
         "rows": dataset.num_rows,
+        "bytes": dataset.nbytes,
+        "files": len(files),
+        "smallest_file": min(files["bytes"], default=None),
+        "largest_file": max(files["bytes"], default=None),
+        "column_files": len(column_files),
+        "column_bytes": int(column_files["bytes"].sum()),
+        "kept_bytes": dataset.kept_bytes,
         "codecs": dataset.codecs,
         "record_type": dataset.record_type,
-        "partition_columns": dataset.partitioning.schema.names,
-        "partition_directories": _directories(dataset),
+        "partition_columns": keys,
+        "partition_directories": len(files[keys].drop_duplicates()) if keys else 1,
         "splits": dataset.splits,
         "supervised_keys": list(dataset.supervised_keys),
-        "version": dataset.version,
         "versions": [] if dataset.version is None else versions_of(dataset),
-        "columns": columns,
+        "columns": [
+            {
+                "name": name,
+                "type": str(row["type"]),
+                "feature": row["feature"],
+                "nulls": row["nulls"],
+                "min": _bound(row["type"], row["min"]),
+                "max": _bound(row["type"], row["max"]),
+                "list_lengths": None if row["min_length"] is None else [row["min_length"], row["max_length"]],
+            }
+            for name, row in statistics.iterrows()
+        ],
         "first_rows": [json.loads(line) for line in bytes(json_lines(rows)).splitlines()],
     }
-
-
-def _statistics(dataset: Dataset) -> pd.DataFrame:
-    """Return the statistics with None for unknown values, as JSON needs them."""
-    statistics = dataset.statistics.astype(object)
-    return statistics.where(statistics.notna(), None)
-
-
-def _directories(dataset: Dataset) -> int:
-    """Return the number of partition directories, which is 1 if there are no partition columns."""
-    names = dataset.partitioning.schema.names
-    return len(dataset.files[names].drop_duplicates()) if names else 1
 
 
 def versions_of(dataset: Dataset) -> list[dict[str, Any]]:
@@ -82,11 +74,7 @@ def versions_of(dataset: Dataset) -> list[dict[str, Any]]:
     return versions
 
 
-def _lengths(row: Any) -> list[int] | None:
-    return None if row["min_length"] is None else [row["min_length"], row["max_length"]]
-
-
-def _bound_json(type_: pa.DataType, value: Any) -> Any:
+def _bound(type_: pa.DataType, value: Any) -> Any:
     if value is None:
         return None
     # The statistics of a list column describe the values inside the lists.
@@ -95,47 +83,32 @@ def _bound_json(type_: pa.DataType, value: Any) -> Any:
     return json.loads(json_values(pa.array([value], type_))[0].as_py())
 
 
-def print_description(dataset: Dataset, rows: pa.Table) -> None:
-    sizes = dataset.files["bytes"].tolist()
-    files = f"{len(sizes):,}"
-    if len(sizes) > 1:
-        files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
-    column_files = dataset.column_files["bytes"].tolist()
-    pairs = {
-        "path": dataset.path,
-        "version": dataset.version or "none: no snapshot describes the files",
-        "rows": "not known" if dataset.num_rows is None else f"{dataset.num_rows:,}",
-        "bytes": f"{dataset.nbytes:,}",
-        **(
-            {"column bytes": f"{sum(column_files):,}, in {counted(len(column_files), 'file')}"}
-            if column_files
-            else {}
-        ),
-        **({"kept bytes": f"{dataset.kept_bytes:,}, of earlier versions"} if dataset.kept_bytes else {}),
-        "files": files,
-        "codec": ", ".join(dataset.codecs),
-        "records": dataset.record_type,
-    }
-    if names := dataset.partitioning.schema.names:
-        pairs["directories"] = f"{_directories(dataset):,}, by {', '.join(names)}"
-    if dataset.splits:
-        counts = dataset.splits.items()
-        pairs["splits"] = ", ".join(name if rows is None else f"{name} ({rows:,})" for name, rows in counts)
-    if dataset.supervised_keys:
-        pairs["supervised keys"] = ", ".join(dataset.supervised_keys)
-    output.print_pairs(pairs)
+# The text of a description leaves these out if they are zero or empty.
+_OPTIONAL = ("column_files", "column_bytes", "kept_bytes", "partition_columns", "splits", "supervised_keys")
+_UNKNOWN = {"version": "none: no snapshot describes the files", "rows": "not known"}
+
+
+def print_description(found: dict[str, Any], rows: pa.Table) -> None:
+    versions, columns = found["versions"], found["columns"]
+    hidden = {"versions", "columns", "first_rows", *(name for name in _OPTIONAL if not found[name])}
+    if not found["partition_columns"]:
+        hidden.add("partition_directories")
+    if found["files"] < 2:
+        hidden |= {"smallest_file", "largest_file"}
+    shown = {name: value for name, value in found.items() if name not in hidden}
+    output.print_totals({name: _UNKNOWN[name] if value is None else value for name, value in shown.items()})
     output.print_lines([""])
-    columns = (
+    cells = (
         (
-            *(name, row["type"], row["feature"], _number(row["nulls"])),
-            *(_shown(row["min"]), _shown(row["max"])),
-            (lengths := _lengths(row)) and " to ".join(f"{length:,}" for length in dict.fromkeys(lengths)),
+            *(one["name"], one["type"], one["feature"], _number(one["nulls"])),
+            *(_shown(one["min"]), _shown(one["max"])),
+            " to ".join(f"{length:,}" for length in dict.fromkeys(one["list_lengths"] or ())),
         )
-        for name, row in _statistics(dataset).iterrows()
+        for one in columns
     )
     titles = ["column", "type", "feature", "nulls", "min", "max", "list lengths"]
-    output.print_table(titles, columns, numbers=["nulls"], cut="type")
-    if dataset.version is not None and len(versions := versions_of(dataset)) > 1:
+    output.print_table(titles, cells, numbers=["nulls"], cut="type")
+    if len(versions) > 1:
         output.print_lines([""])
         print_versions(versions[-_VERSIONS:])
         if (earlier := len(versions) - _VERSIONS) > 0:
@@ -165,8 +138,6 @@ def _number(value: int | None) -> str | None:
 def _shown(value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.7g}"
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
     return None if value is None else str(value)
 
 
@@ -416,12 +387,14 @@ def _print_values(path: Any, name: str, read: dict[str, Any], as_json: bool) -> 
     values = pa.array(counts.index, from_pandas=True)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    pairs = [*zip(values.to_pylist(), counts.tolist(), strict=True)]
-    total = max(1, sum(counts))
+    pairs = [
+        (json.loads(text.as_py()), count) for text, count in zip(json_values(values), counts, strict=True)
+    ]
     if as_json:
-        found = [{"value": value, "count": count} for value, count in pairs]
+        found = [{"value": value, "count": int(count)} for value, count in pairs]
         output.print_json({"column": name, "values": found})
         return
+    total = max(1, sum(counts))
     lines = [(_shown(value) or "null", f"{count:,}", f"{count / total:.2%}") for value, count in pairs]
     output.print_table([name, "count", "share"], lines[:_MOST_VALUES], numbers=["count", "share"], cut=name)
     if (more := len(lines) - _MOST_VALUES) > 0:
@@ -452,7 +425,8 @@ def describe_command(
     table = dataset.head(rows)
     if plot is not None:
         draw(plot, dataset)
+    found = description(dataset, table)
     if as_json:
-        output.print_json(description_json(dataset, table))
+        output.print_json(found)
     else:
-        print_description(dataset, table)
+        print_description(found, table)

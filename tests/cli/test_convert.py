@@ -5,6 +5,7 @@ Modules: cli.convert.
 
 import datetime
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,46 @@ def test_texts_of_csv_stay_texts_unless_they_are_named_as_null(
     (tmp_path / "a.csv").write_text('country,x,code\nNA,NA,007\n"C\nH",1,1\n')
     run("convert", tmp_path / "a.csv", tmp_path / "out", *options)
     assert _table(tmp_path / "out").to_pydict() == expected
+
+
+@pytest.mark.parametrize("fill", ["", "007\n1.0\nTrue\n1e5\n"])
+def test_text_of_a_later_csv_file_stays_text(run: Run, tmp_path: Path, fill: str) -> None:
+    (tmp_path / "a.csv").write_text("a,b\nx,1.5\n")
+    (tmp_path / "b.csv").write_text("b,a\n" + "".join(f"2,{line}\n" for line in fill.splitlines()))
+    run("convert", tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "out", "--lossy", "allow")
+    expected = [("x", 1.5), *((text, 2.0) for text in fill.splitlines())]
+    assert [tuple(row.values()) for row in _table(tmp_path / "out").to_pylist()] == expected
+
+
+@pytest.mark.parametrize(
+    ("suffix", "first", "second", "problem", "expected"),
+    [
+        ("csv", "a\n1\n", "a\n1.5\n", "values of double, but of int64", [1.0, 1.5]),
+        ("csv", "a\n1\n", "a\nTrue\n", "values of bool, but of int64", ["1", "True"]),
+        ("csv", "a\n1\n", "a\nx\n", "values of string, but of int64", ["1", "x"]),
+        ("csv", 'a\n""\n', "a\nx\n", "values of string, but of null", [None, "x"]),
+        ("csv", "a\n0.5\n", "a\n9007199254740993\n", "9007199254740993 not in range", None),
+        ("csv", "a,b\n1,2\n", "a,b\n1,2,3\n", "more values than the header has names", None),
+        ("csv", "a\n1\n", "b\n1\n", "the columns are b, but a in the first file", None),
+        ("jsonl", '{"a": 1}', '{"a": "x"}', "changed from number to string", None),
+        ("jsonl", '{"a": 1}', '{"a": 1, "b": 1}', "the columns are a, b, but a in the first file", None),
+        ("jsonl", '{"a": 1}', "x", "Invalid value", None),
+    ],
+)
+def test_a_later_file_that_differs_raises_with_the_type_that_reads_both(
+    run: Run, tmp_path: Path, suffix: str, first: str, second: str, problem: str, expected: list[Any] | None
+) -> None:
+    paths = [tmp_path / f"1.{suffix}", tmp_path / f"2.{suffix}"]
+    for path, text in zip(paths, (first, second), strict=True):
+        path.write_text(text)
+    error = run("convert", *paths, tmp_path / "out", "--to", "parquet", code=1).stderr
+    assert f"{paths[1]}: " in error
+    assert problem in error
+    advice = re.findall(r"pass (--type \S+)$", error, re.MULTILINE)
+    assert len(advice) == (expected is not None)
+    if expected is not None:
+        run("convert", *paths, tmp_path / "both", "--to", "parquet", *advice[0].split())
+        assert pq.read_table(tmp_path / "both")["a"].to_pylist() == expected
 
 
 _TIMES = """\
@@ -216,7 +257,7 @@ def test_the_configuration_gives_the_defaults_of_options(run: Run, dataset: Path
     keys = {"compression": "gzip", "lossy": "raise", "blocksize": None}
     with dask.config.set({f"dask-tfrecord.{name}": value for name, value in keys.items()}):
         run("convert", dataset, tmp_path / "site")
-        run("convert", dataset, tmp_path / "own", "--compression", "none", "--blocksize", "1 MiB")
+        run("convert", dataset, tmp_path / "own", "--compression", "none", "--npartitions", 1)
         assert "'x'" in run("convert", tmp_path / "a.csv", tmp_path / "refused", code=1).stderr
         run("convert", tmp_path / "a.csv", tmp_path / "rounded", "--lossy", "allow")
         run("convert", dataset, tmp_path / "site.parquet")  # the codec of TFRecord is not that of Parquet
@@ -265,7 +306,6 @@ def test_an_index_becomes_columns_where_the_format_has_none(run: Run, tmp_path: 
         "--to jsonl --append",
         "--to jsonl --partition-on b",
         "--to csv --compression lz4",
-        "--blocksize many",
         "--append --overwrite",
         "--null NA",
         "--npartitions 0",
@@ -338,8 +378,9 @@ def test_every_value_comes_back_from_a_store_and_data_there_is_refused(
     plan = json.loads(run("convert", dataset, f"s3://{root}", "--dry-run", "--json", *options).stdout)
     assert (plan["target"], plan["mode"], plan["source_files"]) == (suffix, "create", 2)
     assert s3.find(root) == []
-    arguments = ["convert", dataset, f"s3://{root}", "--blocksize", "none", "--json", *options]
-    done = json.loads(run(*arguments).stdout)
+    arguments = ["convert", dataset, f"s3://{root}", "--json", *options]
+    with dask.config.set({"dask-tfrecord.blocksize": None}):
+        done = json.loads(run(*arguments).stdout)
     names = [name for name in s3.find(root) if "_" not in name.split("/")[2]]
     assert done["files"] == len(names) == 2
     assert sum(s3.size(name) for name in names) == done["bytes"]

@@ -141,7 +141,7 @@ def test_an_error_is_one_line_on_stderr_also_below_dasks_own_group(run: Run, peo
 
 @pytest.mark.parametrize(
     "arguments",
-    ["count", "count --nothing x", "nothing", "count x --where 1+", "count x --memory-limit much"],
+    ["count", "count --nothing x", "nothing", "count x --where 1+", "count x --workers 0"],
 )
 def test_wrong_usage_exits_with_2(run: Run, arguments: str) -> None:
     run(*arguments.split(), code=2)

@@ -98,7 +98,7 @@ def test_inspect_describes_the_snapshot(run: Run, people: Path, tmp_path: Path) 
     beside = [path.stat().st_size for path in (people / "_tfrecord" / "columns").iterdir()]
     assert described["codecs"] == ["none", "gzip"]
     assert (described["column_files"], described["column_bytes"]) == (1, sum(beside))
-    assert f"column bytes  {sum(beside):,}, in 1 file" in run("describe", people).stdout
+    assert f"column bytes   {sum(beside):,}\n" in run("describe", people).stdout
     # Bounds that are too long for a snapshot are not known.
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": ["b", "a" * 100]}, npartitions=2), tmp_path / "long")
     (column,) = json.loads(run("describe", tmp_path / "long", "--json").stdout)["columns"]
