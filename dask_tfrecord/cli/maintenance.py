@@ -142,7 +142,7 @@ def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
         types = {item.name: str(item.type) for item in dataset.schema}
         output.print_json({**_totals(done), "columns": types})
     else:
-        output.print_pairs(_totals(done))
+        output.print_totals(_totals(done))
         output.print_lines([""])
         rows = [(name, row["type"], row["feature"]) for name, row in dataset.statistics.iterrows()]
         output.print_table(["column", "type", "feature"], rows, cut="type")

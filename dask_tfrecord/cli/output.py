@@ -210,16 +210,15 @@ def print_rows(table: pa.Table) -> None:
     _write(json_lines(table))
 
 
-def print_pairs(pairs: Mapping[str, Any]) -> None:
-    width = max(map(len, pairs), default=0)
-    print_lines(f"{name:<{width}}  {printable(str(value))}" for name, value in pairs.items())
-
-
 def print_totals(totals: Mapping[str, Any], as_json: bool = False) -> None:
     if as_json:
         print_json(totals)
-    else:
-        print_pairs({name.replace("_", " "): _readable(value) for name, value in totals.items()})
+        return
+    width = max(map(len, totals))
+    print_lines(
+        f"{name.replace('_', ' '):<{width}}  {printable(str(_readable(value)))}"
+        for name, value in totals.items()
+    )
 
 
 def _readable(value: Any) -> Any:
