@@ -165,17 +165,22 @@ def _parse_file(
         try:
             frame = parse(data, types, rows)
             return frame if rows is not None else _with_types(frame, types)
-        except (TFRecordError, pd.errors.EmptyDataError):
-            raise
-        except ValueError as error:  # the base class of the errors of pandas and Arrow
+        except (ValueError, OverflowError) as error:  # the base classes of the errors of pandas and Arrow
+            is_empty = isinstance(error, pd.errors.EmptyDataError) and rows is not None
+            if is_empty or isinstance(error, TFRecordError):
+                raise
             raise SchemaError(f"the file cannot be converted: {error}") from None
+
+
+# The types that pandas infers from the text of a CSV file, apart from text.
+_INFERRED = (pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.null())
 
 
 def _parse_csv(
     data: Any, types: dict[str, pa.DataType], rows: int | None, *, nulls: Sequence[str], given: set[str]
 ) -> pd.DataFrame:
     # pandas would also convert the text 007 to a number, so columns of text are named.
-    named = {name: type_ for name, type_ in types.items() if name in given or not _is_inferred(type_)}
+    named = {name: type_ for name, type_ in types.items() if name in given or type_ not in _INFERRED}
     frame = pd.read_csv(
         data,
         dtype={name: pd.ArrowDtype(type_) for name, type_ in named.items()},
@@ -190,13 +195,6 @@ def _parse_csv(
     # Without a value, pandas gives a column the dtype object.
     unknown = [name for name, dtype in frame.dtypes.items() if pd.api.types.is_object_dtype(dtype)]
     return frame.astype(dict.fromkeys(unknown, pd.ArrowDtype(pa.null())))
-
-
-def _is_inferred(type_: pa.DataType) -> bool:
-    kinds = pa.types
-    return any(
-        is_kind(type_) for is_kind in (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_null)
-    )
 
 
 def _parse_json(data: Any, types: dict[str, pa.DataType], rows: int | None) -> pd.DataFrame:
@@ -220,14 +218,11 @@ def _with_types(frame: pd.DataFrame, types: dict[str, pa.DataType]) -> pd.DataFr
         raise SchemaError(problem)
     table = pa.Table.from_pandas(frame[[*types]], preserve_index=False)
     for name, found, expected in zip(types, table.schema.types, types.values(), strict=True):
-        is_wider = pa.types.is_integer(found) and pa.types.is_floating(expected)
-        if found != expected and not is_wider and not pa.types.is_null(found):
+        numbers = pa.types.is_integer(found) and pa.types.is_floating(expected)
+        if found not in (expected, pa.null()) and not numbers:
             problem = f"the column has values of {found}, but of {expected} at the start of the first file"
-            wide = (
-                pa.float64() if pa.types.is_integer(expected) and pa.types.is_floating(found) else pa.string()
-            )
-            advice = f"pass {option(Remedy('schema', {name: wide}))}"
-            raise SchemaError(problem, advice, feature=name)
+            both = pa.float64() if (expected, found) == (pa.int64(), pa.float64()) else pa.string()
+            raise SchemaError(problem, f"pass {option(Remedy('schema', {name: both}))}", feature=name)
     typed: pd.DataFrame = table.cast(pa.schema(types)).to_pandas(types_mapper=pd.ArrowDtype)
     return typed
 

@@ -289,7 +289,28 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "hive": {"help": "Do not create columns from directories such as day=1."},
     "use_snapshot": {"help": "Read all files of a directory, as if another tool had written them."},
     "verify_crc": {"help": "Do not verify the checksums of the payloads of records."},
-    "split": {**_NAMES, "callback": lambda _, __, value: _one_or_all([*chain(*value)])},
+    "split": {
+        **_NAMES,
+        "callback": lambda _, __, value: _one_or_all([*chain(*value)]),
+        "help": "Splits to read, such as train, or all. Several splits, or all, add a column split.",
+    },
+    "infer": {
+        "help": "Infer the columns from a sample of the records, or from all, which reads all files twice."
+    },
+    "extra": {
+        "help": "Raise for a feature that has no column because no sampled record has it, or ignore it."
+    },
+    "include_offset_column": {
+        "help": "Add a column offset: where each record begins in its decompressed file."
+    },
+    "lossy": {
+        "help": "Warn once of values that TFRecord's 32-bit floats round, allow them, or raise. Default: "
+        "dask-tfrecord.lossy of Dask's configuration, or else warn."
+    },
+    "write_id": {
+        "help": "Name of the write, such as the day of a nightly job. If one of the last 1,000 commits has "
+        "the same name, nothing is written."
+    },
     "overwrite": {"help": "Replace the data in DST. The old data stays until the new data is complete."},
     "version": {
         **_COUNT,
@@ -303,7 +324,11 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     },
     "dry_run": {"help": "Print what the command would do, and change nothing."},
     "quarantine_path": {"metavar": "PATH", "callback": _secret},
-    "max_corrupt": {"type": _limit, "metavar": "LIMIT"},
+    "max_corrupt": {
+        "type": _limit,
+        "metavar": "LIMIT",
+        "help": "Raise if a partition loses more than this number, or fraction, of its records to damage.",
+    },
     "max_record_bytes": _BYTES,
     "max_features": _COUNT,
     "seed": {"type": click.IntRange(0), "metavar": "SEED"},
@@ -312,7 +337,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "older_than": {"metavar": "DURATION"},
     "grace": {"metavar": "DURATION"},
     "versions": {**_COUNT, "metavar": "N"},
-    "target_bytes": _BYTES,
+    "target_bytes": {**_BYTES, "help": 'Largest stored size of a new file, such as "256 MiB".'},
     "format": {
         "help": "idx: the offsets of the records, for NVIDIA DALI. tfds: for TensorFlow Datasets. tfmd: "
         "schema.pbtxt, for TFX."
@@ -493,11 +518,13 @@ def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
 
 def _help_text(text: str, whole: bool) -> str:
     """Return a paragraph, or only its first two sentences, with keywords replaced by options."""
-    sentences = re.split(r"(?<=\.)\s+(?=[A-Z\"`])", " ".join(text.split()).removeprefix("If True, "))
+    text = re.sub(r"^If (``\w+`` is )?True, ", "", " ".join(text.split()))
+    sentences = re.split(r"(?<=\.)\s+(?=[A-Z\"`])", text)
     text = " ".join(sentences if whole else sentences[:2])
+    text = re.sub(r"`Dataset\.(\w+)`", lambda found: found[1].replace("_", "-"), text)
     text = re.sub(
-        r'``([a-z]+_\w+|filters)(?:="?(\w+)"?)?``',
-        lambda found: f"--{option_name(found[1])} {found[2] or ''}".rstrip(),
+        r'``([a-z]+_\w+|filters|\w+(?==True))(?:="?(\w+)"?)?``',
+        lambda found: f"--{option_name(found[1])} {(found[2] or '').removeprefix('True')}".rstrip(),
         text,
     )
     return text[:1].upper() + text[1:].replace("`", "")

@@ -129,6 +129,7 @@ def test_text_of_a_later_csv_file_stays_text(run: Run, tmp_path: Path, fill: str
         ("csv", "a\n1\n", "a\nx\n", "values of string, but of int64", ["1", "x"]),
         ("csv", 'a\n""\n', "a\nx\n", "values of string, but of null", [None, "x"]),
         ("csv", "a\n0.5\n", "a\n9007199254740993\n", "9007199254740993 not in range", None),
+        ("csv", "a\n1\n", "a\n18446744073709551616\n", "too large", None),
         ("csv", "a,b\n1,2\n", "a,b\n1,2,3\n", "more values than the header has names", None),
         ("csv", "a\n1\n", "b\n1\n", "the columns are b, but a in the first file", None),
         ("jsonl", '{"a": 1}', '{"a": "x"}', "changed from number to string", None),
