@@ -369,34 +369,6 @@ def link_cells(way: Way, rates: dict[Way, dict[str, list[float]] | str]) -> dict
 # -- The suite -----------------------------------------------------------------------------------------------
 
 
-def losses(tables: dict[str, Cells]) -> str:
-    """Return sentences about where other packages are faster, and where the plain feed is faster."""
-
-    def number(cells: dict[str, str], head: str) -> float:
-        text = cells.get(head, "").split(" ")[0].replace(",", "")
-        return float(text) if text[:1].isdigit() else 0.0
-
-    faster, slower = [], []
-    for title, lines in tables.items():
-        for line, cells in lines.items():
-            package, _, way = line.partition(", ")
-            mine = lines[f"{OURS}, {way}"]
-            for head in cells:
-                if head.startswith("rows /") and number(cells, head) > number(mine, head):
-                    faster.append(f"{title}: {line}, {head}")
-                if package == OURS and "plain" in head and 0 < number(cells, head) < 1:
-                    slower.append((number(cells, head), f"{title}, {way}"))
-    least = "; ".join(f"{name} ({ratio:.2f})" for ratio, name in sorted(slower)[:5])
-    rates = {line for lines in tables.values() for line, cells in lines.items() if number(cells, "rows / s")}
-    none = (
-        "in no job" if any(not line.startswith(OURS) for line in rates) else "no other package was measured"
-    )
-    return (
-        f"Where others are faster: {'; '.join(faster) if faster else none}.\n"
-        f"Where an elastic epoch or a mixture is slowest beside the plain feed: {least or 'in no job'}."
-    )
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure all ways in memory and through the link."""
     tables: dict[str, Cells] = stored("elastic").get("tables", {})
@@ -407,7 +379,7 @@ def run(arguments: argparse.Namespace) -> None:
             tables[name] = through_link(name, arguments.rounds)
         print(formats.table(name, tables[name]), flush=True)
         if arguments.store:
-            about = f"{losses(tables)}\n\n{versions(PACKAGES)}; median of {arguments.rounds} rounds."
+            about = f"{versions(PACKAGES)}; median of {arguments.rounds} rounds."
             save("elastic", {"about": about, "tables": tables})
 
 

@@ -288,26 +288,6 @@ def turns(loader: str, link: Any, rounds: int) -> list[str]:
 # -- The suite -----------------------------------------------------------------------------------------------
 
 
-def losses(tables: dict[str, Cells]) -> str:
-    """Return a sentence about the jobs in which another tool takes less time than this package by default."""
-
-    def faster(what: str, cells: dict[str, str], ours: str) -> list[str]:
-        times = {tool: float(text.split()[0]) for tool, text in cells.items() if text[:1].isdigit()}
-        others = (tool for tool in times if tool != "plain bytes" and times[tool] < times[ours])
-        return [f"{what} ({tool}, {times[tool]:.2f} s instead of {times[ours]:.2f} s)" for tool in others]
-
-    found = []
-    for title, lines in tables.items():
-        if title.startswith("transfers"):
-            found += [loss for job, cells in lines.items() for loss in faster(job, cells, TOOLS[0])]
-        elif title.startswith("shuffled"):
-            ours = next(iter(lines))
-            for head in ("first batch, s", "epoch, s", "waited, s"):
-                column = {loader: cells[head] for loader, cells in lines.items()}
-                found += faster(head.removesuffix(", s"), column, ours)
-    return f"Where others are faster: {'; '.join(found) if found else 'in no job'}."
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure transfers and feeds, and the figures of this package alone."""
     tables: dict[str, Cells] = {}
@@ -321,7 +301,7 @@ def run(arguments: argparse.Namespace) -> None:
     for name, jobs in tables.items():
         print(formats.table(name, jobs), flush=True)
     if arguments.store:
-        about = f"{losses(tables)}\n\n{versions(PACKAGES)}; median of {arguments.rounds} rounds."
+        about = f"{versions(PACKAGES)}; median of {arguments.rounds} rounds."
         save("store", {"about": about, "tables": tables})
 
 

@@ -55,7 +55,7 @@ The [default](defaults.md) copies labels and adds at most {{bytes}}. [All jobs](
 
 {{queries}}
 
-A million rows have ten columns. [All queries](engines.md) include filters.
+[All queries](engines.md) of a million rows.
 
 ## A remote store
 
@@ -169,12 +169,19 @@ def _losses() -> Iterator[tuple[str, str, list[float]]]:
         ours, theirs = f"{feeds.OURS_TORCH}{suffix}", (f"torch, HF datasets{suffix}",)
         rates = [1 / median(feeds.ratios(each, ours, theirs)) for each in loaders]
         yield f"feed PyTorch, {order}", "Hugging Face `datasets`", rates
+    elastic = {line: _rate(cells) for line, cells in stored("elastic")["tables"]["images 64"].items()}
+    pairs = [
+        (elastic[line.replace("Grain", "dask_tfrecord")], elastic[line])
+        for line in elastic
+        if "Grain" in line
+    ]
+    yield "elastic epochs, mixtures", "Grain", [theirs / ours for ours, theirs in pairs if theirs > ours]
     fetch = stored("columns")["tables"]["images, 1,000 rows"]["filter that keeps 1 %"]
     yield "1 % of images, by a filter", "Lance", [times(fetch, "TFRecord, column files", "Lance")]
     queries = stored("queries")["tables"]["query"].items()
     cells = [one for name, each in queries if name not in NO_ROWS for one in each.values()]
-    pairs = [[float(one) for one in cell.split(";")[0].split("/")] for cell in cells]
-    yield "SQL that reads rows", "Parquet", [ours / theirs for ours, theirs in pairs]
+    both = [[float(one) for one in cell.split(";")[0].split("/")] for cell in cells]
+    yield "SQL that reads rows", "Parquet", [ours / theirs for ours, theirs in both]
     epochs = stored("store")["tables"]["shuffled images, 30 ms"]
     for what, title in (("epoch, s", "epoch"), ("first batch, s", "first batch")):
         seconds = {tool: cells.get(what, "") for tool, cells in epochs.items()}
@@ -183,6 +190,10 @@ def _losses() -> Iterator[tuple[str, str, list[float]]]:
     space = stored("columns")["tables"]["tabular, 200,000 rows"]["size, MB"]
     for tool in ("Parquet", "Lance"):
         yield "bytes of a table", tool, [times(space, "TFRecord, column files", tool)]
+
+
+def _rate(cells: dict[str, str]) -> float:
+    return float(cells["rows / CPU s"].replace(",", ""))
 
 
 def times(cells: dict[str, str], ours: str, theirs: str) -> float:
