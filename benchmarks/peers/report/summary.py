@@ -14,7 +14,7 @@ TEXT = f"""\
 Made by `{COMMAND}` from `benchmarks/peers/*.json`. Machine: {{machine}}.
 
 A ratio compares two tools in the same round, because other work on the machine then affects both. CPU
-seconds count all processes of a tool. Compare ratios and not times: all suites ran on one kind of machine.
+seconds count all processes of a tool. Compare ratios, not times: all suites ran on one machine.
 
 ## Where other tools are faster
 
