@@ -471,6 +471,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def short_list(names: Sequence[str], most: int = 12) -> str:
+    """Join names with commas. If there are more than ``most`` names, count the others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 class SchemaError(TFRecordError):
     """Signal that values do not fit the type of their column, or that TFRecord cannot store a type."""
 

@@ -17,9 +17,9 @@ from dask_tfrecord.dataset.read.plan import ReadPlan
 from dask_tfrecord.dataset.rewrite.verify import verify
 from dask_tfrecord.dataset.snapshot.check import check
 from dask_tfrecord.dataset.snapshot.head import history_of, open_version
-from dask_tfrecord.dataset.snapshot.model import html_table, short_list
+from dask_tfrecord.dataset.snapshot.model import html_table
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
-from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
+from dask_tfrecord.errors import NotFoundError, TFRecordError, counted, short_list
 from dask_tfrecord.files.entry import read_column_files
 from dask_tfrecord.files.file_list import FileList, statistics_name
 from dask_tfrecord.keywords.public_functions import public_function

@@ -7,7 +7,6 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from posixpath import commonprefix
@@ -18,7 +17,7 @@ import numpy as np
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
 from dask_tfrecord.codec.other_formats import LOOK_BYTES, looks_like
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError, warn_caller
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError, short_list, warn_caller
 from dask_tfrecord.files.damage import LEAVE_OUT, not_tfrecord
 from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.storage.paths import name_of
@@ -45,8 +44,7 @@ _SIDE_NAME = re.compile(
     r"|readme|licen[cs]e|changelog|citation|notice|authors|build|makefile|dockerfile|checkpoint|.*sums?"
 )
 
-# The first bytes of at most this many files are read at the same time, of each kind, and in total.
-_THREADS = 16
+# The first bytes of at most this many files are read, of each kind, and in total.
 _MOST_OF_KIND = 64
 _MOST = 1024
 
@@ -138,9 +136,8 @@ def _judge_all(store: Store, files: FileList, others: dict[str, list[int]]) -> d
     del chosen[_MOST:]
     infos = files.take(np.array([at for _, at in chosen], np.int64)).infos
     verdicts: dict[str, set[_Verdict]] = defaultdict(set)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for (kind, _), verdict in zip(chosen, pool.map(partial(_judge, store), infos), strict=True):
-            verdicts[kind].add(verdict)
+    for (kind, _), verdict in zip(chosen, store.for_each(partial(_judge, store), infos), strict=True):
+        verdicts[kind].add(verdict)
     return verdicts
 
 
@@ -186,10 +183,8 @@ def report_left_out(store: Store, files: FileList, found: FileList, *, is_known:
     kept = {*found.paths}
     paths = sorted(path for path in files.paths if path not in kept)
     start = commonprefix(paths).rpartition("/")[0]
-    names = [path.removeprefix(start).lstrip("/") for path in paths]
-    listed = ", ".join(names[:_MOST_NAMES])
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    problem = f"{store.public(start)}: left out what is not a TFRecord file: {listed}{more}"
+    names = short_list([path.removeprefix(start).lstrip("/") for path in paths], _MOST_NAMES)
+    problem = f"{store.public(start)}: left out what is not a TFRecord file: {names}"
     if is_known:
         logger.info("%s", problem)
     else:

@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance, counted
+from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError, check_instance, counted, short_list
 from dask_tfrecord.feed.batch_statistics import BatchStatistics, Counters
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.rows.epoch_order import (

@@ -11,8 +11,7 @@ import tensorflow as tf
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError, short_list
 from dask_tfrecord.feed.numpy_columns import (
     checked_fill_nulls,
     is_text_or_binary,

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance, short_list
 from dask_tfrecord.keywords import arguments
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text, row_shape
 

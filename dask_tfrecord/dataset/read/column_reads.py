@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.partitions import PlannedPartition
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, short_list
 from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files
 from dask_tfrecord.files.selected_records import Fetch, plan_fetch
@@ -414,5 +414,4 @@ def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
 
 
 def _without(lacking: list[str]) -> str:
-    more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
-    return f"the column file does not have {', '.join(map(repr, lacking[:3]))}{more}"
+    return f"the column file does not have {short_list([*map(repr, lacking)], 3)}"

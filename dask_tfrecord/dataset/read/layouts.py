@@ -9,9 +9,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from posixpath import commonpath
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.dataset.listing import TFDS_FILES, Listing
-from dask_tfrecord.errors import CorruptRecordError, Remedy, RemedyWarning, TFRecordError, warn_caller
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    Remedy,
+    RemedyWarning,
+    TFRecordError,
+    short_list,
+    warn_caller,
+)
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.tfds import INFO
 from dask_tfrecord.storage.paths import glob_start, name_of, parent_of, unquoted_path
@@ -161,7 +167,6 @@ _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 # Matches a path up to the last directory with the name of a split that many tools use.
 _NAMED = re.compile(r"(?:.*/|)(train|test|eval|val|valid|validation|dev)/")
 
-_THREADS = 16
 _MOST_NAMES = 8
 
 
@@ -204,9 +209,8 @@ class FoundSplits:
             roots = sorted({root for root in self.roots[group] if root is not None})
             if len(roots) > 1:
                 public = self.listing.store.public
-                listed = ", ".join(repr(public(root)) for root in roots[:_MOST_NAMES])
-                more = f" and {len(roots) - _MOST_NAMES} more" if len(roots) > _MOST_NAMES else ""
-                problem = f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}"
+                listed = short_list([repr(public(root)) for root in roots], _MOST_NAMES)
+                problem = f"the path holds {len(roots)} datasets, versions or configurations: {listed}"
                 advice = "pass one of these directories, or a list of them to read them together"
                 raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
@@ -231,29 +235,24 @@ class FoundSplits:
         return is_listed
 
     def check_one_split(self) -> None:
-        """Raise TFRecordError if one of the paths leads to the files of several splits."""
-        for group in self._groups:
-            counts = Counter(self.names[group])
-            if len(counts) > 1:
-                raise self._mixture(counts)
-
-    def warn_of_mixture(self) -> None:
-        """Warn if one of the paths leads to several directories that are named like splits."""
-        for group in self._groups:
-            counts = Counter(self.names[group])
-            if len(counts) > 1:
-                known = ", ".join(repr(f"{name}/") for name in sorted(filter(None, counts)))
-                outside = ", and files outside of them" if counts[None] else ""
-                problem = (
-                    f"{self.listing.store.public()}: the rows of the directories {known}{outside} are mixed"
-                )
-                one = "train" if "train" in counts else min(filter(None, counts))
-                remedies = [
-                    Remedy(SPLIT, one, "read one of the directories"),
-                    Remedy(SPLIT, ALL, f"read all rows with a column {SPLIT!r}"),
-                ]
-                warn_caller(RemedyWarning(problem, remedies))
-                return
+        """Raise TFRecordError if one of the paths leads to the files of several splits. Only warn if the
+        splits are guessed from the names of directories.
+        """
+        mixed = [one for one in (Counter(self.names[group]) for group in self._groups) if len(one) > 1]
+        if not mixed:
+            return
+        counts = mixed[0]
+        if not self.is_guessed:
+            raise self._mixture(counts)
+        known = ", ".join(repr(f"{name}/") for name in sorted(filter(None, counts)))
+        outside = ", and files outside of them" if counts[None] else ""
+        problem = f"{self.listing.store.public()}: the rows of the directories {known}{outside} are mixed"
+        one = "train" if "train" in counts else min(filter(None, counts))
+        remedies = [
+            Remedy(SPLIT, one, "read one of the directories"),
+            Remedy(SPLIT, ALL, f"read all rows with a column {SPLIT!r}"),
+        ]
+        warn_caller(RemedyWarning(problem, remedies))
 
     def check_complete(self, chosen: Iterable[str | None]) -> None:
         """Raise CorruptRecordError if files of a chosen split are missing."""
@@ -397,9 +396,7 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
 
     wanted = sorted(directories)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(is_described, wanted))
-    return frozenset(one for one, is_found in zip(wanted, found, strict=True) if is_found)
+    return frozenset(compress(wanted, store.for_each(is_described, wanted)))
 
 
 def _unknown_split(
@@ -472,9 +469,7 @@ def choose_files(
     elif splits is not None:
         names = splits.names
         is_mixed = any(name is None for name, is_one in zip(names, is_read, strict=True) if is_one)
-        if wanted is None and splits.is_guessed:
-            splits.warn_of_mixture()
-        elif wanted is None and splits.is_whole_dataset and not is_mixed:
+        if wanted is None and splits.is_whole_dataset and not is_mixed and not splits.is_guessed:
             wanted = ALL
         elif wanted is None:
             splits.check_one_split()

@@ -23,9 +23,8 @@ from dask_tfrecord.dataset.read.partitions import LazyPartitions, RowRanges
 from dask_tfrecord.dataset.read.task import Partition, wrong_number
 from dask_tfrecord.dataset.snapshot.entry_log import Totals
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, read_blocks
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, short_list
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, Block
 from dask_tfrecord.files.file_list import STATISTICS, FileList, statistics_name, value_name
 from dask_tfrecord.files.file_options import ReadOptions

@@ -20,16 +20,13 @@ from dask_tfrecord.dataset.listing import with_trailing_slash
 from dask_tfrecord.dataset.snapshot.entry_log import CommitId, EntryLog, Prune, StoredList
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, invalid_snapshot, listed_paths, to_entries
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, short_list
 from dask_tfrecord.files.entry import COLUMN_FILE, FileEntry
 from dask_tfrecord.files.file_list import FileList, encoded_paths
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.storage.filesystem import Filesystem
 from dask_tfrecord.storage.store import Store
-
-# `short_list` lists at most this many names.
-_MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -141,12 +138,8 @@ class Snapshot:
         files = self.file_list
         try:
             return to_entries(files, self.schema, self.partitioning)
-        except (
-            pa.ArrowException,
-            OverflowError,
-            TypeError,
-            ValueError,
-        ) as error:  # Python cannot represent a statistic or a partition value
+        # Python cannot represent a statistic or a partition value.
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise invalid_snapshot(error, self._path) from error
 
     @property
@@ -206,14 +199,11 @@ class Snapshot:
         return open_version(with_trailing_slash(Store.at(path, storage_options, filesystem)), version)
 
     def __repr__(self) -> str:
-        parts = [f"{value:,} {name}" for name, value in self._totals().items()]
-        return f"Snapshot({', '.join(parts)}, columns: {short_list(self.columns.names)})"
-
-    def _totals(self) -> dict[str, int]:
-        totals = {"files": self.log.totals.files}
-        if self.partitioning:
-            totals["partitions"] = self.partitions
-        return {**totals, "records": self.records, "bytes": self.bytes}
+        partitions = f"{self.partitions:,} partitions, " if self.partitioning else ""
+        totals = f"{partitions}{self.records:,} records, {self.bytes:,} bytes"
+        return (
+            f"Snapshot({self.log.totals.files:,} files, {totals}, columns: {short_list(self.columns.names)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -247,12 +237,6 @@ class Commit:
     def _repr_html_(self) -> str:
         totals = {name: f"{getattr(self, name):,}" for name in ("version", "rows", "files", "bytes")}
         return html_table(totals | {name.replace("_", " "): str(one) for name, one in self.details.items()})
-
-
-def short_list(names: Sequence[str]) -> str:
-    """Join names with commas. If there are many names, list only the first few, and count the rest."""
-    more = len(names) - _MOST_COLUMNS
-    return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def html_table(facts: Mapping[str, str]) -> str:

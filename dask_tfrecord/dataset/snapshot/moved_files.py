@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from dask_tfrecord.dataset.names import KEPT
 from dask_tfrecord.dataset.snapshot.head import kept_versions, open_version
-from dask_tfrecord.dataset.snapshot.model import listed_files, short_list
+from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.versions import version_names
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
@@ -20,6 +20,7 @@ from dask_tfrecord.errors import (
     Remedy,
     TFRecordError,
     add_snapshot_again,
+    short_list,
 )
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.storage.reader import removed

@@ -9,8 +9,8 @@ lists.
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -33,6 +33,7 @@ from dask_tfrecord.errors import (
     FileChangedError,
     Remedy,
     TFRecordError,
+    short_list,
 )
 from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.storage.filesystem import Filesystem, check_writable
@@ -41,9 +42,6 @@ from dask_tfrecord.storage.paths import name_of, path_text
 from dask_tfrecord.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.storage.store import Store
 from dask_tfrecord.storage.uploading import check_bucket
-
-# The largest number of concurrent requests to the store.
-_THREADS = 16
 
 # The mode determines what `to_tfrecord` does with existing data. "create" raises an error, "append" keeps all
 # rows, "overwrite" replaces all rows, and "partitions" replaces the rows of the partition directories that
@@ -285,7 +283,8 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     described = SIDE_FILES.difference(exported).intersection(found.names(""))
     foreign = [*_foreign_files(store, unlisted), *sorted(described)]
     if foreign:
-        problem = f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}"
+        names = short_list([*map(repr, foreign)], _MOST_NAMES)
+        problem = f"an overwrite removes only TFRecord files, and the directory also holds {names}"
         raise DestinationError(problem, "move the other files elsewhere, or write to another directory")
     refuse_datasets_below(store, "which the overwrite would remove", found)
     return frozenset(unlisted.names)
@@ -297,7 +296,7 @@ def _without_snapshot(store: Store, files: FileList, mode: Mode) -> DestinationE
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files.slice(0, _MOST_FILES))
     if foreign:
-        problem = f"the directory already holds files, such as {_names(foreign[:1])}"
+        problem = f"the directory already holds files, such as {foreign[0]!r}"
         return DestinationError(problem, "choose another directory")
     refuse_datasets_below(store, "whose files would belong to both")
     problem = f"the directory already holds files of other tools ({total}) and no snapshot"
@@ -318,8 +317,7 @@ def _overwriting(store: Store, what: str) -> list[Remedy]:
 def _foreign_files(store: Store, files: FileList) -> list[str]:
     """Return the paths, relative to the root, of the files that are not TFRecord files."""
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            results = list(pool.map(lambda file: _is_tfrecord(store, file), files.infos))
+        results = store.for_each(partial(_is_tfrecord, store), files.infos)
     except (FileNotFoundError, FileChangedError):
         raise ConcurrentWriteError(
             "another write removed or replaced files here at the same time", "start the write again"
@@ -381,9 +379,3 @@ def refuse_linked_files(store: Store, files: FileList) -> None:
     """Raise DestinationError if files of a dataset are in a directory that is a link."""
     directories = pc.unique(pc.replace_substring_regex(files["path"], "[^/]*$", ""))
     store.refuse_links(store.join(one.decode(errors="surrogateescape")) for one in directories.to_pylist())
-
-
-def _names(paths: Sequence[str]) -> str:
-    names = ", ".join(map(repr, paths[:_MOST_NAMES]))
-    more = len(paths) - _MOST_NAMES
-    return f"{names} and {more:,} more" if more > 0 else names
