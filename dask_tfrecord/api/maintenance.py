@@ -109,13 +109,11 @@ class Maintenance(OpenedPath):
         size = arguments.byte_count("target_bytes", target_bytes) or sys.maxsize
         store = self._store("compact")
         root = store.public()
-        done = compact_files(
-            store, size, filters, compute_each, keep_versions=keeps_versions(keep_versions, default=True)
-        )
-        counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
-        logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
-        replaced = {"replaced_files": done.replaced, "written_files": done.written}
-        return self._committed(done.snapshot, **replaced, skipped_files=done.skipped)
+        keeps = keeps_versions(keep_versions, default=True)
+        newest, counts = compact_files(store, size, filters, compute_each, keep_versions=keeps)
+        done = "%s: version %d: compacted %d files to %d, skipped %d files"
+        logger.info(done, root, newest.number, *counts.values())
+        return self._committed(newest, **counts)
 
     @public_function
     def delete(
@@ -201,17 +199,12 @@ class Maintenance(OpenedPath):
         store = self._store("delete")
         root = store.public()
         keeps = keeps_versions(keep_versions, default=True)
-        done = delete_rows(store, filters, compute_each, dry_run=dry_run, keep_versions=keeps)
-        action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
-        counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"
-        logger.info("%s: %s %s", root, action, counts)
-        return self._committed(
-            done.snapshot,
-            deleted_rows=done.rows,
-            dropped_files=done.dropped,
-            rewritten_files=done.rewritten,
-            replaced_bytes=done.bytes,
-        )
+        newest, counts = delete_rows(store, filters, compute_each, dry_run=dry_run, keep_versions=keeps)
+        action = "would delete" if dry_run else f"version {newest.number}: deleted"
+        rows, dropped, rewritten, _ = counts.values()
+        done = "%s: %s %d rows, dropped %d and rewrote %d files"
+        logger.info(done, root, action, rows, dropped, rewritten)
+        return self._committed(newest, **counts)
 
     @public_function
     def restore(self, version: int) -> Commit:
@@ -354,15 +347,11 @@ class Maintenance(OpenedPath):
             advice = 'pass versions=10 to keep the newest 10, or older_than="7 days" to remove older versions'
             raise TFRecordError(problem, advice)
         store = self._store("expire")
-        done = rewrite_versions.expire_versions(store, count, age, wait)
-        what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"
-        logger.info("%s: version %d: %s", store.public(), done.snapshot.number, what)
-        return self._committed(
-            done.snapshot,
-            expired_versions=[*done.versions],
-            removed_files=done.files,
-            removed_bytes=done.bytes,
-        )
+        newest, details = rewrite_versions.expire_versions(store, count, age, wait)
+        expired, *removed = details.values()
+        done = "%s: version %d: expired %d versions, removed %d files, %d bytes"
+        logger.info(done, store.public(), newest.number, len(expired), *removed)
+        return self._committed(newest, **details)
 
     @public_function
     def repair(self, *, dry_run: bool = False) -> Commit:
@@ -418,13 +407,13 @@ class Maintenance(OpenedPath):
         """
         dry_run = arguments.flag("dry_run", dry_run)
         store = self._store("repair")
-        done = rewrite_versions.drop_missing_files(store, dry_run=dry_run)
-        if done.lost:
-            action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"
-            files, rows = len(done.lost), sum(done.lost.values())
+        newest, lost = rewrite_versions.drop_missing_files(store, dry_run=dry_run)
+        if lost:
+            action = "repair would drop" if dry_run else f"version {newest.number}: repair dropped"
+            files, rows = len(lost), sum(lost.values())
             root = store.public()
             logger.warning("%s: %s %d missing files with %d rows", root, action, files, rows)
-        return self._committed(done.snapshot, lost_files=done.lost)
+        return self._committed(newest, lost_files=lost)
 
     @public_function
     def cleanup(

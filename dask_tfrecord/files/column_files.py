@@ -468,16 +468,29 @@ class _Sink(io.RawIOBase):
         return total
 
 
+class WrittenColumns(NamedTuple):
+    """Describe the column file to write beside data files.
+
+    Without features, the column file contains only the offsets of the records. ``path`` is the path of the
+    column file in the store, and ``name`` is the same path relative to the dataset's root.
+    """
+
+    features: Sequence[Column]
+    path: str
+    name: str
+
+
 class ColumnFileWriter:
     """Write one column file for the data files of a task.
 
-    Add all rows of one data file before the rows of the next data file.
+    Add all rows of one data file before the rows of the next data file. After `close`, ``written`` describes
+    the column file, or is None if no data file has ended.
     """
 
-    def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
-        self._file, self._sink = file, _Sink(file)
-        # After `close`: the size of the column file in bytes, the CRC-32C of the footer, and the features.
-        self.written: tuple[int, int, tuple[str, ...]] = 0, 0, ()
+    def __init__(self, file: BinaryIO, columns: WrittenColumns, required: Collection[str]) -> None:
+        self._file, self._sink, self._name = file, _Sink(file), columns.name
+        self.written: ColumnFile | None = None
+        features = columns.features
         fields = decoded_schema(tuple(features))
         self._features = [item.with_nullable(item.name not in required) for item in fields]
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
@@ -497,7 +510,7 @@ class ColumnFileWriter:
             column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
             write_statistics=[path for path, _ in paths],
         )
-        self.files: list[dict[str, Any]] = []  # the data files that have ended
+        self._files: list[dict[str, Any]] = []  # the data files that have ended
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0  # The total number of rows and bytes in the waiting tables.
         # The number of written records and row groups of the current data file.
@@ -522,7 +535,7 @@ class ColumnFileWriter:
     def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
         """End the current data file. ``content`` is the decompressed size of the data file."""
         self._write()
-        self.files.append(
+        self._files.append(
             {
                 "path": path,
                 "bytes": size,
@@ -553,7 +566,7 @@ class ColumnFileWriter:
             self._row_groups += 1
 
     def close(self) -> None:
-        self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self.files})})
+        self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self._files})})
         held = self._sink.hold()
         self._writer.close()
         footer, metadata = held.getvalue(), self._metadata[0]
@@ -561,7 +574,8 @@ class ColumnFileWriter:
         checksums = pack_checksums([self._sink.checksum(*chunk) for chunk in chunks])
         self._file.write(checksums + footer)
         names = tuple(item.name for item in self._features)
-        self.written = self._sink.bytes + len(checksums), crc32c(footer), names
+        if self._files:
+            self.written = ColumnFile(self._name, self._sink.bytes + len(checksums), crc32c(footer), names)
 
     def discard(self) -> None:
         """Close the Parquet writer without writing to the file, because the caller discards the file."""
@@ -571,17 +585,17 @@ class ColumnFileWriter:
 
 @contextmanager
 def create_column_file(
-    store: Store, path: str, features: Sequence[Column], required: Collection[str] = ()
+    store: Store, columns: WrittenColumns, required: Collection[str] = ()
 ) -> Iterator[ColumnFileWriter]:
-    """Create a column file that appears at ``path`` when the ``with`` block ends. `Store.create` creates the
+    """Create a column file that appears at its path when the ``with`` block ends. `Store.create` creates the
     file.
 
     The ``required`` features have a value in each row. Parquet writes and reads a feature faster if the
     feature is declared to have no nulls. The column file is not flushed to the disk, because a flush takes as
     long as writing many rows. A power cut can damage a column file that was not flushed.
     """
-    with store.create(path, durable=False) as file:
-        writer = ColumnFileWriter(file, features, required)
+    with store.create(columns.path, durable=False) as file:
+        writer = ColumnFileWriter(file, columns, required)
         try:
             yield writer
         except BaseException:  # even on KeyboardInterrupt

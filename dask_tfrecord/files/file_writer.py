@@ -22,12 +22,11 @@ import pyarrow as pa
 from dask_tfrecord.codec import SPARE_BYTES, Column, Encoder, crc32c_of_records
 from dask_tfrecord.codec.codecs import compressor
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.column_files import ColumnFileWriter, create_column_file
+from dask_tfrecord.files.column_files import ColumnFileWriter, WrittenColumns, create_column_file
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import (
     BLOCK_BYTES,
     Block,
-    ColumnFile,
     Columns,
     FileEntry,
     continue_statistics,
@@ -231,18 +230,6 @@ class GroupedRows(NamedTuple):
     groups: list[DirectoryGroup]
 
 
-class WrittenColumns(NamedTuple):
-    """Describe the column file to write beside data files.
-
-    Without features, the column file contains only the offsets of the records. ``path`` is the path of the
-    column file in the store, and ``name`` is the same path relative to the dataset's root.
-    """
-
-    features: Sequence[Column]
-    path: str
-    name: str
-
-
 def write_files(
     store: Store,
     new_paths: Callable[[str, int], tuple[str, str]],
@@ -274,9 +261,7 @@ def write_files(
             column_writer = SmallColumns(store, columns)
         elif columns is not None and rows.groups:
             required = _without_nulls(rows, columns.features)
-            column_writer = stack.enter_context(
-                create_column_file(store, columns.path, columns.features, required)
-            )
+            column_writer = stack.enter_context(create_column_file(store, columns, required))
         source = _Source(rows.pieces, schema, options.lossy)
         records = _RecordStream(source, Encoder(schema.columns, schema.record_type), column_writer)
         for group in rows.groups:
@@ -298,11 +283,12 @@ def write_files(
                 files.append(replace(entry, columns=small))
         source.check_end(records.row)
     described = file_statistics(schema, records.statistics(), len(files))
-    if isinstance(columns, WrittenColumns) and isinstance(column_writer, ColumnFileWriter):
-        files = [replace(file, columns=ColumnFile(columns.name, *column_writer.written)) for file in files]
+    column_file = None if column_writer is None else column_writer.written
     opened = tuple(source.open_columns)
-    pairs = zip(files, described, strict=True)
-    return [replace(file, statistics=found, open_columns=opened) for file, found in pairs]
+    return [
+        replace(file, statistics=found, columns=file.columns or column_file, open_columns=opened)
+        for file, found in zip(files, described, strict=True)
+    ]
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:

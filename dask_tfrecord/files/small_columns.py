@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints
-from dask_tfrecord.files.column_files import create_column_file
+from dask_tfrecord.files.column_files import WrittenColumns, create_column_file
 from dask_tfrecord.files.entry import ColumnFile
 from dask_tfrecord.storage.store import Store
 
@@ -68,6 +68,8 @@ class SmallColumns:
 
     Add all rows of one data file before the rows of the next data file.
     """
+
+    written: ColumnFile | None = None  # as in `ColumnFileWriter`: no column file is about several data files
 
     def __init__(self, store: Store, files: SmallColumnFiles) -> None:
         self._store, self._files = store, files
@@ -159,17 +161,17 @@ class SmallColumns:
         self._begin()
         return written
 
-    def _write(self, path: str, size: int, checksum: int, content: int) -> ColumnFile:
-        in_store, name = self._files.new_paths(self._number)
+    def _write(self, path: str, size: int, checksum: int, content: int) -> ColumnFile | None:
+        columns = WrittenColumns(self._features, *self._files.new_paths(self._number))
         # Copies in one chunk give the same bytes for all batches of these rows: a chunk begins a page of
         # Parquet, and an array that is not copied may have a validity bitmap without nulls.
         self._wait()
         rows = self._joined(self._waiting).combine_chunks()
         required = [column for column in rows.column_names if not rows[column].null_count]
-        with create_column_file(self._store, in_store, self._features, required) as writer:
+        with create_column_file(self._store, columns, required) as writer:
             writer.add(rows, np.concatenate([offsets for _, offsets in self._waiting]))
             writer.end_file(path, size, checksum, content)
-        return ColumnFile(name, *writer.written)
+        return writer.written
 
 
 def _least_bytes(kind: str) -> int:

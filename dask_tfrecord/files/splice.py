@@ -43,13 +43,13 @@ from dask_tfrecord.errors import CorruptRecordError, located
 from dask_tfrecord.files.column_files import (
     ColumnFileWriter,
     StoredRows,
+    WrittenColumns,
     create_column_file,
     open_column_file,
 )
 from dask_tfrecord.files.entry import (
     BLOCK_BYTES,
     Block,
-    ColumnFile,
     FileEntry,
     continue_statistics,
     empty_statistics,
@@ -58,7 +58,6 @@ from dask_tfrecord.files.entry import (
 )
 from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.small_columns import SmallColumns
 from dask_tfrecord.files.splits import Split
@@ -374,7 +373,7 @@ def with_column_file(
 ) -> list[FileEntry]:
     """Write one column file for several data files. Return new entries, which refer to the column file."""
     entries = []
-    with create_column_file(store, columns.path, columns.features) as writer:
+    with create_column_file(store, columns) as writer:
         for entry, parts in files:
             content = 0
             for values, sizes in parts:
@@ -383,8 +382,7 @@ def with_column_file(
                 content += int(sizes.sum())
             writer.end_file(entry.path, entry.bytes, entry.crc32c, content)
             entries.append(entry)
-    column_file = ColumnFile(columns.name, *writer.written)
-    return [replace(entry, columns=column_file) for entry in entries]
+    return [replace(entry, columns=writer.written) for entry in entries]
 
 
 def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schema:

@@ -52,7 +52,7 @@ from dask_tfrecord.errors import (
     add_snapshot_again,
 )
 from dask_tfrecord.files import entry as statistics
-from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows
+from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, WrittenColumns
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import (
     BLOCK_BYTES,
@@ -65,7 +65,6 @@ from dask_tfrecord.files.entry import (
 )
 from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns

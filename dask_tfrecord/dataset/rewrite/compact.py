@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,10 @@ from dask_tfrecord.dataset.write.operations import (
 )
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import FileChangedError, TFRecordError
-from dask_tfrecord.files.column_files import ColumnFileWriter, create_column_file
-from dask_tfrecord.files.entry import ColumnFile, FileEntry
+from dask_tfrecord.files.column_files import WrittenColumns, create_column_file
+from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_list import FileInfo, FileList
 from dask_tfrecord.files.file_options import WriteOptions
-from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.small_columns import SmallColumns
 from dask_tfrecord.files.splice import (
@@ -104,47 +103,34 @@ def write_again(
     The name of the new file contains ``number`` and ``count``. ``is_removed``, a mask of the records to leave
     out, may be passed only with a single source.
     """
-    with run.store.finishing_together() as store:
-        return _write_again(replace(run, store=store), number, count, sources, is_removed)
-
-
-def _write_again(
-    run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None
-) -> FileEntry:
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
     attempt = "" if run.store.can_rename else run.begin_attempt()
     new_paths = named.new_paths(parent_of(sources[0].path), number, count, attempt)
     columns = run.column_files(number, attempt, run.path(""))
-    with ExitStack() as stack:
-        column_writer: ColumnWriter | None = None
-        if isinstance(columns, WrittenColumns):
-            column_writer = stack.enter_context(create_column_file(run.store, columns.path, columns.features))
-        elif columns is not None:
-            # If blocks are compressed again, the new file may be larger than its sources.
-            is_decoded = is_removed is not None or any(one.records and not one.blocks for one in sources)
-            records, size = sum(one.records for one in sources), sum(one.bytes for one in sources)
-            if is_decoded or columns.may_store(records, size):
-                column_writer = SmallColumns(run.store, columns)
-        if is_removed is not None:
-            entry = remove_records(
-                run.store, sources[0], is_removed, run.schema, codec, *new_paths, column_writer
-            )
-        else:
-            features = columns and feature_schema(columns.features, run.schema.record_type)
-            entry = splice(run.store, sources, codec, *new_paths, column_writer, features)
-    if (
-        isinstance(columns, WrittenColumns)
-        and isinstance(column_writer, ColumnFileWriter)
-        and column_writer.files
-    ):
-        entry = replace(entry, columns=ColumnFile(columns.name, *column_writer.written))
-    for one in (entry, entry.columns):
-        if one is not None:
-            run.store.copy_permissions(
-                [run.store.join(source.path) for source in sources], run.path(one.path)
-            )
-    return replace(entry, attempt=attempt)
+    column_writer: ColumnWriter | None = None
+    with run.store.finishing_together() as store:
+        with ExitStack() as stack:
+            if isinstance(columns, WrittenColumns):
+                column_writer = stack.enter_context(create_column_file(store, columns))
+            elif columns is not None:
+                # If blocks are compressed again, the new file may be larger than its sources.
+                is_decoded = is_removed is not None or any(one.records and not one.blocks for one in sources)
+                records, size = sum(one.records for one in sources), sum(one.bytes for one in sources)
+                if is_decoded or columns.may_store(records, size):
+                    column_writer = SmallColumns(store, columns)
+            if is_removed is not None:
+                entry = remove_records(
+                    store, sources[0], is_removed, run.schema, codec, *new_paths, column_writer
+                )
+            else:
+                features = columns and feature_schema(columns.features, run.schema.record_type)
+                entry = splice(store, sources, codec, *new_paths, column_writer, features)
+        column_file = entry.columns if column_writer is None else entry.columns or column_writer.written
+        paths = [store.join(source.path) for source in sources]
+        for path in [entry.path] if column_file is None else [entry.path, column_file.path]:
+            store.copy_permissions(paths, run.path(path))
+    return replace(entry, columns=column_file, attempt=attempt)
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
@@ -190,31 +176,11 @@ def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (
         raise
 
 
-class Compacted(NamedTuple):
-    """What a compaction did.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-        The newest snapshot after the compaction.
-    replaced, written : int
-        The number of small files that the compaction replaced, and the number of new files.
-    skipped : int
-        The number of small files that were skipped because another write replaced a file that was to be
-        merged into the same new file.
-    """
-
-    snapshot: Snapshot
-    replaced: int
-    written: int
-    skipped: int
-
-
 def compact_files(
     store: Store, target_bytes: int, filters: Any, compute_each: ComputeEach, *, keep_versions: bool
-) -> Compacted:
+) -> tuple[Snapshot, dict[str, int]]:
     """Replace small files of the newest version with files of at most ``target_bytes`` bytes, and commit the
-    result.
+    result. Return the newest snapshot, and the counts that `Dataset.compact` documents.
 
     If ``filters`` is not None, replace only files that may contain rows that pass the filters.
     """
@@ -227,7 +193,7 @@ def compact_files(
     directories = partition_directories(files, snapshot.partitioning)
     plan = [files.take(group) for group in plan_groups(files, directories, may_match, target_bytes)]
     if not plan:
-        return Compacted(snapshot, 0, 0, 0)
+        return snapshot, {"replaced_files": 0, "written_files": 0, "skipped_files": 0}
     run = plan_run(store, snapshot)
     sources = [to_entries(group, snapshot.schema, snapshot.partitioning) for group in plan]
     found = compute(run, compute_each, partial(_compact, run, len(sources)), enumerate(sources))
@@ -240,7 +206,8 @@ def compact_files(
     listed = listed_files(newest)
     committed = [group for group in groups if listed.issuperset(group.added)]
     replaced = sum(len(group.replaced) for group in committed)
-    return Compacted(newest, replaced, len(committed), sum(map(len, sources)) - replaced)
+    skipped = sum(map(len, sources)) - replaced
+    return newest, {"replaced_files": replaced, "written_files": len(committed), "skipped_files": skipped}
 
 
 def plan_groups(

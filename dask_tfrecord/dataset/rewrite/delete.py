@@ -144,28 +144,6 @@ def _without(values: pa.Array, others: pa.Array) -> pa.Array:
 _ATTEMPTS = 20
 
 
-class Deleted(NamedTuple):
-    """What a deletion did.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-        The newest snapshot after the deletion.
-    dropped, rewritten : int
-        The number of files that lost all rows, and the number of files that lost only some rows.
-    rows : int
-        The number of deleted rows.
-    bytes : int
-        The stored size of the dropped and rewritten files before the deletion, in bytes.
-    """
-
-    snapshot: Snapshot
-    dropped: int
-    rewritten: int
-    rows: int
-    bytes: int
-
-
 class _Change(NamedTuple):
     """What a deletion does to one file.
 
@@ -193,9 +171,11 @@ class _File(NamedTuple):
 
 def delete_rows(
     store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool, keep_versions: bool
-) -> Deleted:
+) -> tuple[Snapshot, dict[str, int]]:
     """Delete the rows that pass the filters, and commit the result. A dry run returns the result without
     changing the dataset.
+
+    Return the newest snapshot, and the counts that `Dataset.delete` documents.
     """
     snapshot = open_newest(store)
     deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
@@ -214,9 +194,12 @@ def delete_rows(
             with suppress(GroupsLostError):
                 newest = deletion.commit(snapshot, changes) or snapshot
                 dropped = sum(change.is_dropped for change in changes.values())
-                deleted = sum(change.rows for change in changes.values())
-                replaced = sum(size_of[one] for one in changes)
-                return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
+                return newest, {
+                    "deleted_rows": sum(change.rows for change in changes.values()),
+                    "dropped_files": dropped,
+                    "rewritten_files": len(changes) - dropped,
+                    "replaced_bytes": sum(size_of[one] for one in changes),
+                }
         snapshot = open_newest(store)
     discard(deletion.run)
     problem = f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted"

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -58,26 +58,11 @@ def restore_version(store: Store, version: int) -> Snapshot:
     return commit(plan_run(store, newest), Restore(planned, version=version))
 
 
-class Repaired(NamedTuple):
-    """What a repair did.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-        The newest snapshot after the repair.
-    lost : dict of str to int
-        Maps the path of each missing file, relative to the directory of the dataset, to the number of rows
-        that the file had.
-    """
-
-    snapshot: Snapshot
-    lost: dict[str, int]
-
-
-def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
+def drop_missing_files(store: Store, *, dry_run: bool) -> tuple[Snapshot, dict[str, int]]:
     """Commit a version that no longer lists the missing files of the newest version.
 
-    A dry run commits nothing. If no file is missing, commit nothing. List the directory once.
+    A dry run commits nothing. If no file is missing, commit nothing. List the directory once. Return the
+    newest snapshot, and the number of rows of each missing file. The paths are relative to the root.
     """
     compared = find_newest_files(store, open_version(store, None))
     snapshot, files = compared.snapshot, compared.listed.filter(compared.is_missing)
@@ -85,31 +70,11 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
     if lost and not dry_run:
         groups = tuple(Group((file,), ()) for file in identities(files))
         snapshot = commit(plan_run(store, snapshot), Repair(groups))
-    return Repaired(snapshot, lost)
+    return snapshot, lost
 
 
 # Version metadata is read in batches of this many versions.
 _BATCH = 100
-
-
-class Expired(NamedTuple):
-    """The result of `expire`.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-        The newest snapshot when `expire` returns.
-    versions : tuple of int
-        The versions that this call of `expire` made unreadable.
-    files, bytes : int
-        The number of data files that `expire` removed, and the total stored size of these files. The removed
-        files may belong to versions that an earlier call of `expire` made unreadable.
-    """
-
-    snapshot: Snapshot
-    versions: tuple[int, ...]
-    files: int
-    bytes: int
 
 
 class Unneeded(NamedTuple):
@@ -129,9 +94,10 @@ class Unneeded(NamedTuple):
 
 def expire_versions(
     store: Store, versions_to_keep: int | None, older_than: timedelta | None, grace: timedelta
-) -> Expired:
+) -> tuple[Snapshot, dict[str, Any]]:
     """Expire versions, and remove the files of versions that expired more than ``grace`` ago.
 
+    Return the newest snapshot, and the details that `Dataset.expire` documents.
     Keep the ``versions_to_keep`` newest versions (1 if None), not counting versions that `expire` created.
     Keep all versions created less than ``older_than`` ago. List the directory of metadata once.
     """
@@ -143,16 +109,17 @@ def expire_versions(
     if older_than is not None:
         times = creation_times(store, stored, listing)
         kept += [number for number in stored if times[number] >= now - older_than][:1]
-    expired = tuple(number for number in stored if number < min(kept))
+    expired = [number for number in stored if number < min(kept)]
     removed: list[FileList] = []
     if expired:
         run = plan_run(store, newest)
         newest = _commit_expiry(run, listing, expired, min(kept), grace, removed)
-        expired = expired if newest.run == run.run else ()
+        expired = expired if newest.run == run.run else []
         now = time_of_store(store)
     removed.append(remove_unneeded(store, listing, now - grace).data)
     size = sum(pc.sum(files["bytes"]).as_py() or 0 for files in removed)
-    return Expired(newest, expired, sum(map(len, removed)), size)
+    files = sum(map(len, removed))
+    return newest, {"expired_versions": expired, "removed_files": files, "removed_bytes": size}
 
 
 def _commit_expiry(

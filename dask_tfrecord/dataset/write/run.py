@@ -13,9 +13,10 @@ from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.dataset.snapshot.head import Head
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
+from dask_tfrecord.files.column_files import WrittenColumns
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
-from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
+from dask_tfrecord.files.file_writer import GroupedRows, write_files
 from dask_tfrecord.files.small_columns import SmallColumnFiles
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
