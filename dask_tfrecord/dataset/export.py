@@ -208,10 +208,6 @@ def _replace_last(pattern: re.Pattern[str], text: str, new: str) -> str:
     return text[: matches[-1].start()] + new + text[matches[-1].end() :] if matches else text
 
 
-def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
-    return class_node("features_dict.FeaturesDict", featuresDict={"features": features})
-
-
 def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
     """Describe a column, or the field ``name`` of a struct column, for TensorFlow Datasets."""
     if item.form is not None:
@@ -223,7 +219,8 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
             advice = "fill the nulls, or write the dataset without the column"
             raise SchemaError(problem, advice, feature=item.name)
         fields = zip((one.name for one in item.type), item.children, strict=True)
-        return _tfds_dict({name: _tfds_feature(snapshot, child, name) for name, child in fields})
+        features = {name: _tfds_feature(snapshot, child, name) for name, child in fields}
+        return class_node("features_dict.FeaturesDict", featuresDict={"features": features})
     if "/" in (item.name if name is None else name):
         raise SchemaError(
             "TensorFlow Datasets takes a slash in a name for nesting", "rename the column", feature=item.name

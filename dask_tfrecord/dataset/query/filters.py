@@ -144,24 +144,20 @@ def value_set(call: Call) -> list[Any]:
 # -- Rules of other engines ----------------------------------------------------------------------------------
 
 
-def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
-    """Rewrite a filter expression so that Arrow selects the same rows as DataFusion.
+def with_sql_rules(node: Node, floats: set[str]) -> pc.Expression:
+    """Rewrite a filter expression so that Arrow selects the same rows as DataFusion. ``floats`` are the
+    columns of floats.
 
     In DataFusion, NaN is not null, equals NaN, and is greater than all other numbers. DataFusion's ``IN``
     returns null if the tested value is null. In Arrow, NaN is not equal to, less than or greater than any
     number. Arrow's ``is_in`` returns false for a null. Raise SchemaError if the expression calls a function
     that DataFusion's filters do not use.
     """
-    floats = {item.name for item in schema.fields if pa.types.is_floating(value_type(item.type))}
-    return _rewritten(expression, floats)
-
-
-def _rewritten(node: Node, floats: set[str]) -> pc.Expression:
     if isinstance(node, Column):
         return pc.field(node.name)
     if isinstance(node, Literal):
         return pc.scalar(node.scalar)
-    values = [_rewritten(argument, floats) for argument in node.arguments]
+    values = [with_sql_rules(argument, floats) for argument in node.arguments]
     match node.function:
         case "and_kleene":
             return values[0] & values[1]
@@ -247,7 +243,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     if not names:
         problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
         raise SchemaError(problem, 'name columns, such as pc.field("year") > 2020', keyword="filters")
-    applied = with_sql_rules(tree, schema) if sql_rules else expression
+    floats = {item.name for item in schema.fields if pa.types.is_floating(value_type(item.type))}
+    applied = with_sql_rules(tree, floats) if sql_rules else expression
     return ArrowExpression(applied, tuple(names), pruning_predicate(tree, schema, sql_rules=sql_rules))
 
 

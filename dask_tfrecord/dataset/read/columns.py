@@ -59,7 +59,9 @@ class RequestedColumns:
         if others:
             known = {name: item.categories for name, item in given.items() if item.categories is not None}
             made = Schema.from_arrow(pa.schema(others), record_type, categories=known)
-            fields |= {item.name: self._as_given(item) for item in made.fields}
+            for item in made.fields:
+                says = given.get(item.name, item)
+                fields[item.name] = replace(item, is_feature_list=says.is_feature_list, spec=says.spec)
         return tuple(fields[name] for name in types)
 
     @cached_property
@@ -71,11 +73,6 @@ class RequestedColumns:
         types = {} if self.record_type is not None else self.types
         leaves = (leaf for item in types.items() for leaf in Field(*item).leaves)
         return frozenset(leaf.name for leaf in leaves if pa.types.is_floating(innermost(leaf.type)))
-
-    def _as_given(self, item: Field) -> Field:
-        """Return the column with what its given `Field` says about feature lists."""
-        given = self.given.get(item.name, item)
-        return replace(item, is_feature_list=given.is_feature_list, spec=given.spec)
 
     def partition_type(self, name: str) -> pa.DataType | None:
         return self.hive_types.get(name) or self.types.get(name)

@@ -56,16 +56,7 @@ _GROUP_ROWS = 20_000
 _FEW_ROWS = 4
 
 # The exceptions that the conversion of an invalid file raises.
-_INVALID = (
-    pa.ArrowException,
-    AttributeError,
-    IndexError,
-    KeyError,
-    OSError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
+_INVALID = (pa.ArrowException, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 
 
 def public_path(store: Store, number: int) -> str:

@@ -30,18 +30,6 @@ KNOWN_COMMITS = 1000
 # A list is named with this many digits of the id of the run that stored it.
 _RUN_DIGITS = 8
 
-# The keys of the metadata that describe the columns.
-_COLUMN_KEYS = (
-    "schema",
-    "partitioning",
-    "order",
-    "index",
-    "custom_metadata",
-    "partial",
-    "columns_name",
-    "columnar",
-)
-
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -81,8 +69,6 @@ class VersionMetadata:
     columns : mapping, optional
         The fields of `Snapshot` that describe the columns, and the user's metadata. None if they are those of
         the first list.
-    stored_columns : mapping
-        The metadata from which ``columns`` was parsed.
     """
 
     run: str
@@ -99,12 +85,10 @@ class VersionMetadata:
     removed: int
     merged: tuple[tuple[str, str | None], ...]
     columns: Mapping[str, Any] | None
-    stored_columns: Mapping[str, Any]
 
     def has_columns(self, metadata: Mapping[str, Any]) -> bool:
         """Return True if ``metadata``, a result of `dump_columns`, describes the columns of the version."""
-        found: dict[str, Any] = json.loads(json.dumps(metadata))
-        return found == self.stored_columns
+        return self.columns is not None and dump_columns(self.columns) == metadata
 
     def first_place(self, rows: int) -> int:
         """Return the place of the first file in the own list, which has ``rows`` rows, if it stores no
@@ -147,7 +131,6 @@ def parse_metadata(metadata: Mapping[str, Any], number: int, rows: int) -> Versi
         removed,
         merged,
         None if lists and "schema" not in metadata else _columns(metadata),
-        {name: metadata[name] for name in _COLUMN_KEYS if name in metadata},
     )
 
 

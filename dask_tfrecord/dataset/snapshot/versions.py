@@ -265,7 +265,9 @@ def encode(store: Store, fields: Mapping[str, Any], kept_versions: KeptVersions)
     """
     log, number = fields["log"], fields["number"]
     kept, own = log.to_store()
-    own = ListRows(_with_versions(own.added, number).in_one_chunk(), own.removed)
+    known = own.added[VERSION] if VERSION in own.added else pa.nulls(len(own.added), pa.int64())
+    added = own.added.with_columns({VERSION: pc.fill_null(known, number)})
+    own = ListRows(added.in_one_chunk(), own.removed)
     check(bool(kept) or not len(own.removed), "a file is removed, but not listed")
     names = tuple(ListName(*one.name) for one in kept)
     taken = [one for one in fields["before"] if one.number not in {name.number for name in names}]
@@ -282,12 +284,6 @@ def encode(store: Store, fields: Mapping[str, Any], kept_versions: KeptVersions)
     newest = _List(ListName.of(number, fields["run"], stored.rows), siblings, schema, partitioning)
     vars(newest).update(file=stored, content=own)
     return data, EntryLog(own.added.slice(0, 0), (*kept, newest), known=log.totals)
-
-
-def _with_versions(files: FileList, number: int) -> FileList:
-    """Return a file list in which each file without a version gets the version ``number``."""
-    known = files[VERSION] if VERSION in files else pa.nulls(len(files), pa.int64())
-    return files.with_columns({VERSION: pc.fill_null(known, number)})
 
 
 def listed_by(store: Store, numbers: Iterable[int], kept_versions: KeptVersions) -> set[str]:

@@ -29,9 +29,6 @@ _NEW = "the rows have this column, the dataset does not", "leave the column out 
 _MISSING = "the dataset has this column, the rows do not", "add the column to the rows"
 _UNKNOWN = "schema= has this column, the dataset does not", "leave the column out of schema="
 
-# At most this many files that other tools wrote are read at the same time.
-_THREADS = 8
-
 
 @redact_errors
 def check_existing_data(

@@ -188,7 +188,10 @@ class Transaction:
         except TFRecordError:
             if not self._is_newest():
                 return None
-            self._give_up()
+            if self._is_alone:
+                self._discard()
+            else:  # another attempt at the commit may need the published files
+                abandon(run)
             raise
         if planned is None:
             assert head.snapshot is not None  # an operation has work to do if there is no version
@@ -264,13 +267,6 @@ class Transaction:
         store.remove([path])  # no reader needs the version
         self.head = Head.read(store, intact=self.operation.replaces_damage)
         return None
-
-    def _give_up(self) -> None:
-        """Remove the files of a refused write that no other attempt at its commit can need."""
-        if self._is_alone:
-            self._discard()
-        else:
-            abandon(self.run)
 
     def _forget_replaced(self) -> None:
         """Forget which files an earlier try would have replaced. Another write has committed the ``write_id``
