@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from threading import RLock
 from time import perf_counter
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args
@@ -48,7 +47,7 @@ from dask_tfrecord.feed.rows.sequence_reader import Position, SequenceReader, be
 from dask_tfrecord.feed.rows.sources import DatasetSource
 from dask_tfrecord.keywords import arguments
 from dask_tfrecord.keywords.arguments import BatchKeywords, BatchMode, LastBatch, Uneven
-from dask_tfrecord.keywords.public_functions import SHARED_PARAMETERS, calling, public_function
+from dask_tfrecord.keywords.public_functions import calling, public_function
 
 Element = TypeVar("Element")
 # A batch, and the position after it.
@@ -198,9 +197,6 @@ def iter_batches(
         **keywords,
     )
     return Batches(plan, epoch, shard, start=start)
-
-
-SHARED_PARAMETERS.update(signature(iter_batches).parameters)
 
 
 @public_function

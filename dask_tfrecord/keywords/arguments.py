@@ -113,6 +113,8 @@ BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
 Until: TypeAlias = Literal["first", "all"] | int
+# The default of ``shuffle_buffer``.
+SHUFFLE_BUFFER = 65_536
 # A path, or several sources with their weights.
 PathOrMixture: TypeAlias = PathLike | Sequence[PathLike] | Mapping[Any, float] | Sequence[tuple[Any, float]]
 
@@ -156,38 +158,40 @@ class ReadKeywords(DetectedReadKeywords, total=False):
 class OrderKeywords(TypedDict, total=False):
     """Declare the keywords that determine the order of the rows."""
 
-    shuffle: bool | Shuffle | None
-    seed: int
-    shuffle_buffer: int
-    elastic: int | None
+    shuffle: Annotated[bool | Shuffle | None, None]
+    seed: Annotated[int, 0]
+    shuffle_buffer: Annotated[int, SHUFFLE_BUFFER]
+    elastic: Annotated[int | None, None]
 
 
 class ShuffleKeywords(OrderKeywords, total=False):
     """Declare the keywords that determine how batches of rows are shuffled and read ahead."""
 
-    prefetch: int | str | None
+    prefetch: Annotated[int | str | None, None]
 
 
 class CacheKeywords(TypedDict, total=False):
     """Declare the keywords of the cache on a local disk that the feeds share."""
 
-    cache: PathLike | None
-    cache_bytes: SupportsIndex | str | None
+    cache: Annotated[PathLike | None, None]
+    cache_bytes: Annotated[SupportsIndex | str | None, None]
 
 
 class MixtureKeywords(TypedDict, total=False):
     """Declare the keyword that only batches of several sources have."""
 
-    until: Until | None
+    until: Annotated[Until | None, None]
+
+
+class FeedKeywords(ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False):
+    """Declare the keywords for batches of rows that do not concern the read of the files."""
 
 
 class TableKeywords(ReadKeywords, CacheKeywords, total=False):
     """Declare the keywords that a `RecordTable` shares with the datasets that contain one."""
 
 
-class DetectedBatchKeywords(
-    DetectedReadKeywords, ShuffleKeywords, CacheKeywords, MixtureKeywords, total=False
-):
+class DetectedBatchKeywords(DetectedReadKeywords, FeedKeywords, total=False):
     """Declare the batch keywords of functions that always detect the codec."""
 
 
@@ -195,18 +199,18 @@ class LoaderKeywords(ReadKeywords, OrderKeywords, CacheKeywords, MixtureKeywords
     """Declare the keywords for batches of rows, which all loaders share."""
 
 
-class BatchKeywords(LoaderKeywords, ShuffleKeywords, total=False):
+class BatchKeywords(ReadKeywords, FeedKeywords, total=False):
     """Declare the keywords for batches of rows, which `iter_batches` and most loaders share."""
 
 
 class EpochKeywords(ShuffleKeywords, CacheKeywords, total=False):
     """Declare the keywords that `Dataset.batches` shares with `iter_batches`."""
 
-    batch_mode: BatchMode
-    epoch: int
-    shard: tuple[int, int]
-    uneven: Uneven
-    start: dict[str, Any] | Sequence[dict[str, Any]] | None
+    batch_mode: Annotated[BatchMode, "keep"]
+    epoch: Annotated[int, 0]
+    shard: Annotated[tuple[int, int], (0, 1)]
+    uneven: Annotated[Uneven, "keep"]
+    start: Annotated[dict[str, Any] | Sequence[dict[str, Any]] | None, None]
 
 
 class PartitionKeywords(TypedDict, total=False):

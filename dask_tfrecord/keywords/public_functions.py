@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import yaml
 
@@ -21,10 +21,6 @@ from dask_tfrecord.storage.redaction import hide_secrets, redact_errors
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-# Maps each keyword that several feeds share to its `inspect.Parameter`, which contains the default. The
-# functions `plan_batches` and `iter_batches` declare these keywords.
-SHARED_PARAMETERS: dict[str, Parameter] = {}
 
 # The options that the keywords `read_options` and `write_options` accept, each with its default.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
@@ -154,8 +150,6 @@ def parameters_of(declared: Any) -> dict[str, Parameter]:
         name: Parameter(
             name, Parameter.KEYWORD_ONLY, default=hint.__metadata__[0], annotation=hint.__origin__
         )
-        if get_origin(hint) is Annotated
-        else SHARED_PARAMETERS[name]
         for name, hint in declared.__annotations__.items()
     }
 

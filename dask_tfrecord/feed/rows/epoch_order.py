@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from typing import (
     Any,
@@ -16,7 +15,6 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
-    SupportsIndex,
     TypeAlias,
     TypeVar,
     Unpack,
@@ -34,9 +32,15 @@ from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_call
 from dask_tfrecord.feed.rows.mixed_source import MixedSource, is_mixture, mixed_source
 from dask_tfrecord.feed.rows.sources import WINDOW_BYTES, DatasetSource, EncodedRows, Source, as_source
 from dask_tfrecord.keywords import arguments
-from dask_tfrecord.keywords.arguments import BatchMode, ReadKeywords, Shuffle, Uneven, Until
-from dask_tfrecord.keywords.public_functions import SHARED_PARAMETERS
-from dask_tfrecord.storage.paths import PathLike
+from dask_tfrecord.keywords.arguments import (
+    SHUFFLE_BUFFER,
+    BatchKeywords,
+    BatchMode,
+    FeedKeywords,
+    ReadKeywords,
+    Shuffle,
+    Uneven,
+)
 
 # Each name says what a stream of random numbers shuffles. The key of the stream contains the index of the
 # name in this list.
@@ -62,9 +66,8 @@ Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
-# The defaults of ``batch_size`` and ``shuffle_buffer``.
+# The default of ``batch_size``.
 BATCH_ROWS = 1024
-SHUFFLE_BUFFER = 65_536
 
 # A weak shuffle causes a warning only if there are this many rows or more. A dataset with fewer rows fits
 # into a shuffle buffer.
@@ -133,51 +136,36 @@ def plan_batches(
     surface: Callable[..., Any],
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
-    shuffle: bool | Shuffle | None = None,
-    seed: int = 0,
-    shuffle_buffer: int = SHUFFLE_BUFFER,
     uneven: Uneven = "keep",
-    elastic: int | None = None,
-    prefetch: int | str | None = None,
-    cache: PathLike | None = None,
-    cache_bytes: SupportsIndex | str | None = None,
-    until: Until | None = None,
     is_mixed: bool = False,
-    **read: Unpack[ReadKeywords],
+    **keywords: Unpack[BatchKeywords],
 ) -> Plan:
     """Open a source for batches of any epoch and shard.
 
     The parameters have the same meaning as in `iter_batches`. If ``is_mixed`` is True, the source is one of
     several sources of a mixture.
     """
+    # `as_source` raises if keywords of a read are passed with a collection, so they have no defaults here.
+    read: Any = {name: value for name, value in keywords.items() if name in ReadKeywords.__annotations__}
+    others = {name: value for name, value in keywords.items() if name not in read}
+    of_feed = arguments.with_defaults(FeedKeywords, others)
+    shuffle, seed, buffer = of_feed["shuffle"], of_feed["seed"], of_feed["shuffle_buffer"]
     arguments.number("batch_size", batch_size)
-    arguments.count("shuffle_buffer", shuffle_buffer, 1)
-    checked_prefetch = Prefetch.of(prefetch)
+    arguments.count("shuffle_buffer", buffer, 1)
+    prefetch = Prefetch.of(of_feed["prefetch"])
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
-    sequences = arguments.count("elastic", elastic)
+    sequences = arguments.count("elastic", of_feed["elastic"])
     plan = partial(
         Plan,
         batch_size=batch_size,
         batch_mode=batch_mode,
-        shuffle_buffer=shuffle_buffer,
-        prefetch=checked_prefetch,
+        shuffle_buffer=buffer,
+        prefetch=prefetch,
         surface=surface,
         elastic=sequences,
     )
     if is_mixture(source):
-        plan_path = partial(
-            plan_batches,
-            batch_size=batch_size,
-            surface=surface,
-            columns=columns,
-            shuffle=shuffle,
-            shuffle_buffer=shuffle_buffer,
-            cache=cache,
-            cache_bytes=cache_bytes,
-            is_mixed=True,
-            **read,
-        )
         checked_seed = arguments.number("seed", seed, 0)
 
         def plan_one(source: Any, index: int) -> Plan:
@@ -186,10 +174,11 @@ def plan_batches(
                 found: Plan = source.plan_of_source()
                 return found
             one = int(stream("source", checked_seed, index).integers(1 << 62)) if shuffle else 0
-            return plan_path(source, seed=one)
+            given: BatchKeywords = {**keywords, "seed": one, "elastic": None, "until": None}
+            return plan_batches(source, batch_size, surface=surface, columns=columns, is_mixed=True, **given)
 
-        check_buffer(checked_shuffle(shuffle, checked_seed if shuffle else 0), shuffle_buffer)
-        mixed = mixed_source(source, until, plan_one)
+        check_buffer(checked_shuffle(shuffle, checked_seed if shuffle else 0), buffer)
+        mixed = mixed_source(source, of_feed["until"], plan_one)
         for one in mixed.plans:
             if sequences and isinstance(one.source, DatasetSource):
                 _warn_of_large_blocks(one.source, sequences)
@@ -198,11 +187,11 @@ def plan_batches(
             raise TFRecordError(problem, Remedy("batch_mode", "keep", "return batches of one size"))
         # All shards of a mixture have equally many rows, whatever ``uneven`` is.
         return plan(mixed, shuffle=None, seed=checked_seed, uneven="keep")
-    if until is not None:
-        problem = f"until={until!r} has no effect without a mixture"
+    if of_feed["until"] is not None:
+        problem = f"until={of_feed['until']!r} has no effect without a mixture"
         raise TFRecordError(problem, Remedy("until", None, "read the rows of the only source once"))
     kind = checked_shuffle(shuffle, seed)
-    check_buffer(kind, shuffle_buffer)
+    check_buffer(kind, buffer)
     # The shuffle "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same
     # order.
     blocksize = {
@@ -210,7 +199,7 @@ def plan_batches(
         "buffer": _SHUFFLED_BYTES,
         "blocks": BLOCK_BYTES,
     }[kind]
-    blocks = arguments.block_cache(cache, cache_bytes)
+    blocks = arguments.block_cache(of_feed["cache"], of_feed["cache_bytes"])
     opened = as_source(source, columns, blocksize, read, blocks)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
         raise TFRecordError(
@@ -223,7 +212,7 @@ def plan_batches(
     if sequences is not None:
         _check_elastic(opened, sequences, batch_mode)
     if kind == "buffer" and isinstance(opened, DatasetSource):
-        _warn_of_sorted_rows(opened, shuffle_buffer)
+        _warn_of_sorted_rows(opened, buffer)
     open_version = None
     chosen = source.chosen_version if isinstance(source, OpenedPath) else read.get("version")
     if opened.version is not None and chosen is None:
@@ -302,9 +291,6 @@ def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
         ),
     ]
     warn_caller(RemedyWarning(problem, remedies))
-
-
-SHARED_PARAMETERS.update(signature(plan_batches).parameters)
 
 
 class Slice(NamedTuple):
