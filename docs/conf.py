@@ -53,7 +53,6 @@ INTERNAL = {
     *("columns", "leaves", "from_json", "from_storage", "is_stored", "no_rows", "to_json", "to_storage"),
     *("family", "is_required", "lossy", "check_categories", "in_form", "load", "of_struct", "store"),
     *("to_features", "with_field_types", "without_class_names"),
-    *("next_element", "next_table", "fingerprint", "epoch_order"),
 }
 
 

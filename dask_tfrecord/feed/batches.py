@@ -368,9 +368,9 @@ class Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        return self.next_element(lambda table: as_batch(table, self.schema))
+        return self._next_element(lambda table: as_batch(table, self.schema))
 
-    def next_element(self, convert: Callable[[pa.Table], Element]) -> Element:
+    def _next_element(self, convert: Callable[[pa.Table], Element]) -> Element:
         """Convert the next batch.
 
         If the read or the conversion raises, the batch does not count as returned.
@@ -399,12 +399,12 @@ class Batches:
             self._lock, self._tables, self._counters = RLock(), None, Counters()
             self._process = os.getpid()
 
-    def next_table(self) -> pa.Table:
+    def _next_table(self) -> pa.Table:
         """Return the next batch as a table.
 
         Rows from different pieces stay in separate chunks of the table.
         """
-        return self.next_element(lambda table: table)
+        return self._next_element(lambda table: table)
 
     def _advance(self) -> pa.Table:
         if self._closed:
@@ -437,7 +437,7 @@ class Batches:
     def _remaining(self) -> Iterator[pa.RecordBatch]:
         with suppress(StopIteration):
             while True:
-                yield from self.next_table().to_batches()
+                yield from self._next_table().to_batches()
         if not self._ended:
             problem = "the iterator was closed before all rows of its Arrow stream were read"
             raise TFRecordError(problem, "read the stream first, and close the iterator afterwards")
@@ -495,7 +495,7 @@ class Batches:
             raise TFRecordError("drawn counts the rows of the sources of a mixture", "call feed.mix")
         return self._rows.drawn(self._at)
 
-    def plan_of_source(self) -> Plan:
+    def _plan_of_source(self) -> Plan:
         """Return the plan, for a mixture that has this iterator as a source.
 
         Raise if the iterator returns only some of the rows, or has already returned some.

@@ -180,7 +180,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     ) -> None:
         """Determine the sequences that this shard reads, and the number of its batches in an epoch."""
         rows = len(self.table)
-        self.table.epoch_order(0, 0).check_shards(shard[1])
+        self.table._epoch_order(0, 0).check_shards(shard[1])
         self._elastic = elastic or 1
         self._size, self._sequences = batch_size, [shard]  # The rows of each sequence in a batch.
         if elastic is not None:
@@ -284,7 +284,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     def _ordered(self, epoch: int) -> list[Ints]:
         spans = [self._rows_of(one) for one in self._sequences]
         if self._shuffle == "blocks":
-            order = self.table.epoch_order(self._seed, epoch, self._elastic)
+            order = self.table._epoch_order(self._seed, epoch, self._elastic)
             return [order.rows(one, self.table.block_starts) for one in spans]
         rows = np.arange(len(self.table))
         if self._shuffle:

@@ -36,7 +36,7 @@ from dask_tfrecord.feed.rows.record_buffers import (
     find_units,
     splits_by_file,
 )
-from dask_tfrecord.feed.rows.sources import checked_names, fingerprint, usable_after_fork, with_cache
+from dask_tfrecord.feed.rows.sources import checked_names, usable_after_fork, with_cache
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.keywords import arguments
@@ -232,11 +232,6 @@ class RecordTable:
         self._notice_fork()
         return self._counters.statistics()
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash that identifies the records, computed without reading the records."""
-        return fingerprint(self._dataset, np.diff(self.block_starts).tolist())
-
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -405,11 +400,11 @@ class RecordTable:
         arguments.choice("uneven", uneven, get_args(Uneven))
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
-        order, checked = self.epoch_order(seed, epoch), checked_shard(shard)
+        order, checked = self._epoch_order(seed, epoch), checked_shard(shard)
         order.check_shards(checked[1])
         return order.rows(rows_of_shard([order.every_row], checked, True, uneven), self.block_starts)
 
-    def epoch_order(self, seed: int, epoch: int, sequences: int = 1) -> Order:
+    def _epoch_order(self, seed: int, epoch: int, sequences: int = 1) -> Order:
         """Return the order of the blocks in an epoch that is divided into this number of sequences."""
         counts, sizes = np.diff(self.block_starts), self._block_sizes
         return make_order(len(counts), counts, seed, epoch, sizes=sizes, is_grouped=True, sequences=sequences)

@@ -191,7 +191,7 @@ def _batches(
             Batches(plan, begun.epoch, shard, start=begun.states or None) as batches,
         ):
             _open.add(batches)
-            for table in iter(batches.next_table, None):
+            for table in iter(batches._next_table, None):
                 alone = numpy_columns(table.select(singles), fill_nulls)
                 yield (
                     {name: _tensor(column, is_eager) for name, column in alone.items()},

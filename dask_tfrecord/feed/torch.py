@@ -371,7 +371,7 @@ class TFRecordBatches(IterableDataset[Any]):
         try:
             with batches, suppress(StopIteration):
                 while True:
-                    element = for_message(batches.next_element(self._element))
+                    element = for_message(batches._next_element(self._element))
                     self._workers.put(batches)
                     yield element
             iteration.stage = "ended"

@@ -86,7 +86,7 @@ def test_rows_keep_the_order_of_read_tfrecord(dataset: str) -> None:
     expected = dask_tfrecord.read_tfrecord(dataset).compute()
     batches, tables = iter_batches(dataset, 100), iter_batches(dataset, 100)
     found = []
-    for batch, table in zip(batches, iter(tables.next_table, None), strict=True):
+    for batch, table in zip(batches, iter(tables._next_table, None), strict=True):
         assert table.combine_chunks().to_batches() == [batch]
         assert tables.state == batches.state
         found.append(batch)

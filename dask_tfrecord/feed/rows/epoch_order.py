@@ -170,8 +170,8 @@ def plan_batches(
 
         def plan_one(source: Any, index: int) -> Plan:
             """Plan a source. Each source has another seed, so that no two sources have the same order."""
-            if hasattr(source, "plan_of_source"):  # `Batches` are defined above this module
-                found: Plan = source.plan_of_source()
+            if hasattr(source, "_plan_of_source"):  # `Batches` are defined above this module
+                found: Plan = source._plan_of_source()
                 return found
             one = int(stream("source", checked_seed, index).integers(1 << 62)) if shuffle else 0
             given: BatchKeywords = {**keywords, "seed": one, "elastic": None, "until": None}
