@@ -46,19 +46,17 @@ _TABLES = ("csv", "parquet", "json")
 class Dataset(Facts, Maintenance, ArrowDataset):
     """Read a dataset, describe its files and columns, and manage its versions.
 
-    `open_dataset` returns this object. All reads see the version that `open_dataset` opened. Without a
-    snapshot, all reads see the files that `open_dataset` found. If a method of a `Dataset` commits a version,
-    later reads of the `Dataset` see this version. A `Dataset` can be pickled, and several threads may share
-    it.
+    `open_dataset` returns this object. All its reads see the version that was opened, or without a snapshot,
+    the files that were found. After one of its methods has committed a version, they see this version. A
+    `Dataset` can be pickled, and threads may share it.
 
-    The class extends `pyarrow.dataset.Dataset`. The methods `to_table`, `to_batches`, `head`, `take`,
-    `count_rows`, `scanner`, `filter` and `get_fragments` work as in `pyarrow.dataset.Dataset`. DuckDB finds a
-    `Dataset` by the name of its Python variable, and DataFusion registers a `Dataset` with
-    ``register_dataset``. Other engines can read all rows as an Arrow stream (``__arrow_c_stream__``). Methods
-    that Arrow implements in C++, such as `join` and `sort_by`, raise an error. Call `join`, `sort_by` and
-    similar methods on the result of `to_table`.
+    The class extends `pyarrow.dataset.Dataset`, whose methods `to_table`, `to_batches`, `head`, `take`,
+    `count_rows`, `scanner`, `filter` and `get_fragments` work here as well. Methods that Arrow implements in
+    C++, such as `join` and `sort_by`, raise; call them on the result of `to_table`.
 
-    The loaders in `dask_tfrecord.feed` accept a `Dataset` in place of a path.
+    DuckDB finds a `Dataset` by the name of its Python variable, and DataFusion registers it with
+    ``register_dataset``. Other engines can read all rows as an Arrow stream (``__arrow_c_stream__``). The
+    loaders in `dask_tfrecord.feed` accept a `Dataset` in place of a path.
     """
 
     def __init__(
@@ -179,24 +177,22 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     ) -> pa.Table:
         """Read rows by index.
 
-        In uncompressed files, and in compressed files that `to_tfrecord` wrote, `take` reads only the blocks
-        that contain the requested rows. A block of a file that `to_tfrecord` wrote contains about 1 MiB. If
-        `take` needs few records of a block, it decodes only the needed records, and does not notice damage in
-        the rest of the block. `take` reads compressed files of other tools completely. If many blocks are
-        needed, Dask tasks read the blocks in parallel. Without a snapshot, `take` first counts the rows of
-        all files.
+        Only the blocks with the requested rows are read, which have about 1 MiB in files that `to_tfrecord`
+        wrote. Compressed files of other tools are read completely. If many blocks are needed, Dask tasks read
+        them in parallel. If few records of a block are needed, only these are decoded, and damage in the rest
+        of the block is not noticed. Without a snapshot, the rows of all files are counted first.
 
         Parameters
         ----------
         indices : sequence of int or bool
-            The indices of the rows, counted from 0 in the row order of `read_tfrecord`. The indices may be in
-            any order, and an index may be repeated. As in NumPy, negative indices count from the end, and a
-            boolean mask, with an element for each row, selects the rows at which it is True. Only rows that
-            pass the filters of the dataset are counted.
+            The indices of the rows, counted from 0 in the row order of `read_tfrecord`, in any order, also
+            repeated. As in NumPy, negative indices count from the end, and a boolean mask, with an element
+            for each row, selects the rows at which it is True. Only rows that pass the filters of the dataset
+            count.
         columns : str, list of str or dict of str to pyarrow.compute.Expression, optional
             The columns of the result, in this order. By default, all columns are read.
         filter : pyarrow.compute.Expression, optional
-            A condition that a row must meet to be counted by ``indices``.
+            A condition. Only rows that meet it count.
 
         Returns
         -------

@@ -53,8 +53,8 @@ def read_tfrecord(
 
     Importing `dask_tfrecord` adds this function to Dask as ``dask.dataframe.read_tfrecord``.
 
-    A computation decodes only the needed columns, opens only the needed files, and verifies every checksum in
-    the bytes that it reads.
+    A computation opens only the files that it needs, decodes only the columns that it needs, and verifies the
+    checksums of all records that it reads.
 
     Parameters
     ----------
@@ -62,219 +62,196 @@ def read_tfrecord(
         A directory with all its subdirectories, a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
         or a list of these. A remote path begins with a protocol such as ``s3://``.
 
-        A directory that `to_tfrecord` wrote has a snapshot. If ``path`` is a directory with a snapshot, the
-        read takes columns and types from the snapshot. For a path that is not a directory with a snapshot,
-        and for a list of directories, the columns and types are inferred.
+        A directory that `to_tfrecord` wrote contains a snapshot, which says what the columns and their types
+        are. For all other paths, globs and lists, they are inferred from the records.
 
-        Files that another tool wrote are read in the order of their paths, with or without a snapshot. A list
-        of paths is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of
-        the writes, and the rows of each write keep their order. If the dataset has partition columns, all
-        rows of a partition directory are adjacent, and the directories are in ascending order of the
-        partition values. With ``use_snapshot=False``, files are read in the order of their paths.
+        The rows of a dataset come in the order in which they were written. With partition columns, the rows
+        of a partition directory are adjacent, and the directories are sorted by the partition values. The
+        files of other tools are read in the order of their paths, as are all files with
+        ``use_snapshot=False``. A list of paths is read in its own order.
 
-        As in Spark, files and directories whose names start with ``.`` or ``_`` are hidden, which means that
-        they are not read. Globs and lists of directories skip the files of writes that are not committed. A
-        file whose full path is passed is always read.
+        As in Spark, files and directories whose names start with ``.`` or ``_`` are not read. Globs and lists
+        of directories also skip the files of writes that are not committed. A file is always read if its full
+        path is passed.
 
-        Reads follow symbolic links to files and directories, except links to a parent directory. A directory
-        that several links point to is read once, unless a link's name contains a different partition value.
-        Pipes, sockets and devices are skipped. Passing the full path of a pipe, socket or device raises.
+        Reads follow symbolic links, except links to a parent directory. A directory with several links is
+        read once, unless the names of the links contain different partition values. Pipes, sockets and
+        devices are skipped, and raise if they are passed themselves.
     columns : str or list of str, optional
-        The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
-        Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
-        "objects/bbox" and "objects/label", loads all columns of the group. The name "point/x" loads the field
-        "x" of the struct column "point" as a column. An unknown or repeated column name raises an error.
+        The columns to load, in this order. By default, all columns are loaded. A single name gives a Series.
+        The name of a group, such as "objects" for "objects/bbox" and "objects/label", loads all its columns.
+        "point/x" loads the field "x" of the struct column "point". An unknown or repeated name raises.
     schema : mapping, pyarrow.Schema, Schema, str or path-like, optional
         The types of some or all columns.
 
-        A mapping sets the types of some columns, overriding the inferred or stored types. In a mapping, the
-        type None drops the column. A complete schema lists all columns. With a complete schema, no type is
-        inferred, and features outside the schema are not read. In a mapping, a type may be an Arrow type, a
-        string such as ``"int64"``, or a type of NumPy, pandas or Python.
+        A mapping replaces the inferred or stored types of some columns, and drops those of type None. A type
+        may be an Arrow type, a string such as ``"int64"``, or a type of NumPy, pandas or Python.
 
-        A complete schema may come from another library. From TensorFlow Metadata, pass a ``Schema`` message
-        or the path of a ``schema.pbtxt``. From TFDS, pass the path of a ``features.json`` or of its
-        directory. From TensorFlow, pass a dict of feature specs, such as ``tf.io.FixedLenFeature``. If
-        ``schema`` is the path of a dataset, the schema in that dataset's snapshot is used. The page `types
-        <../types.html>`_ lists which column each kind of feature becomes. If no column can represent a
-        feature of the schema, the read raises. The records decide whether a column reads the context or the
-        feature lists of sequence examples. A list column reads a feature list if each step has one value.
+        A complete schema lists all columns. Nothing is inferred then, and features outside the schema are not
+        read. It may come from other libraries: a ``Schema`` message of TensorFlow Metadata or the path of a
+        ``schema.pbtxt``, the path of a ``features.json`` of TFDS or of its directory, or a dict of
+        TensorFlow's feature specs, such as ``tf.io.FixedLenFeature``. The path of a dataset stands for the
+        schema in its snapshot. The page `types <../types.html>`_ lists which column each feature becomes. A
+        feature that no column can represent raises.
 
-        A column found in no record is all null. If a snapshot or ``infer="all"`` proves that no record
-        contains the column, the read raises instead. A timestamp, time or duration type in ``schema`` raises
-        if its unit differs from the unit in the snapshot.
+        A column found in no record is all null. If a snapshot or ``infer="all"`` proves that no record has
+        it, the read raises instead. It also raises if the unit of a timestamp, time or duration differs from
+        the unit in the snapshot. In sequence examples, the records decide whether a column reads the context
+        or the feature lists; a list column reads a feature list with one value in each step.
     hive : bool or mapping of str to pyarrow.DataType, default True
-        With ``hive=True``, directories named ``key=value`` become partition columns.
+        If True, directories named ``key=value`` become partition columns. With False, directory names are
+        ignored.
 
-        If ``path`` is a directory without a snapshot, only directory names below ``path`` are used; for
-        globs, files and lists, all directory names of the path are used. A key whose values are all integers
-        in canonical form (``7``, not ``07``) becomes an int64 column. Any other key becomes a string column.
-        If ``hive`` is a mapping, it sets the types of the partition columns. A partition column that the
-        mapping names replaces a feature of the same name. The value ``__HIVE_DEFAULT_PARTITION__`` is read as
-        null. If the path of a file lacks a key, the key is null in the rows of that file. With
-        ``hive=False``, directory names are ignored.
+        A key becomes an int64 column if all its values are integers in canonical form (``7``, not ``07``),
+        and otherwise a string column. A mapping sets the types itself, and the columns that it names replace
+        features of the same name. ``__HIVE_DEFAULT_PARTITION__`` is read as null, and so is a key that the
+        path of a file lacks. Names above a directory without a snapshot are not used, but those of globs,
+        files and lists are.
     use_snapshot : bool, default True
-        If the directory has a snapshot, ``use_snapshot=True`` reads the files that the snapshot lists.
-        ``use_snapshot=False`` reads all files in the directory as if another tool had written them.
+        If True, read the files that the snapshot of the directory lists. With False, or without a snapshot,
+        all files in the directory are read, as if another tool had written them.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
-        Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
-        the rows that meet all conditions. A list of lists of conditions selects the rows that meet all
-        conditions of at least one inner list. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``,
-        ``>=``, ``in``, ``not in``, ``is`` and ``is not``. With ``is`` and ``is not``, the value None stands
-        for nulls, and the value NaN for both nulls and NaN. A null meets only conditions with the operators
-        ``is`` and ``not in``. Values of floating-point columns are compared as 32-bit floats, because
-        TFRecord stores 32-bit floats. The name "point/x" refers to the field "x" of the struct column
-        "point".
+        Conditions that select the rows to load. Conditions ``(column, operator, value)`` in a list must all
+        hold; of several such lists in a list, one must hold.
 
-        A file is not opened if its partition values or the statistics of the snapshot prove that no row of
-        the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
-        parts that could be written as lists of conditions are used to skip files.
+        The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, ``is`` and
+        ``is not``. With the last two, None stands for nulls, and NaN for nulls and NaN. A null meets only
+        conditions with ``is`` and ``not in``. Columns of floats are compared as 32-bit floats, as TFRecord
+        stores them. "point/x" is the field "x" of the struct column "point".
+
+        A file is not opened if its partition values, or its statistics in the snapshot, prove that none of
+        its rows pass. Of a pyarrow expression, such as ``pc.field("year") > 2020``, only the parts that such
+        lists could express skip files.
     split : str or list of str, optional
-        The split to load, such as ``"train"``, a list of splits, or ``"all"``. If ``split`` is a list or
-        "all", the read adds a partition column ``split``, unless a column of this name exists. Filters on the
-        column ``split`` skip the files of excluded splits. A single split name adds no column, and drops the
-        column ``split`` of directories such as ``split=train``.
+        The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
+        partition column ``split``, unless a column has this name; filters on it skip files. A single name
+        adds no column, and drops the one of directories such as ``split=train``.
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
-        directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
-        all splits of a TFDS or TFX directory are read, with the column ``split``. If a glob, or one path of a
-        list, leads to several splits, the read raises unless a partition column separates the splits. The
-        read raises if the path contains several versions or configurations of a dataset. Unless ``path`` is a
-        glob or a list, the read raises if a file listed in ``dataset_info.json`` is missing.
+        directories such as ``Split-train``, and in directories such as ``split=train``. By default, a TFDS or
+        TFX directory is read with all splits and the column ``split``. The read raises if a glob, or one path
+        of a list, contains several splits that no partition column separates, if the path contains several
+        versions or configurations of a dataset, or if a directory lacks a file that its
+        ``dataset_info.json`` lists.
 
-        In a TFDS directory, ``features.json`` declares the columns. Each leaf of the tree of features becomes
+        In a TFDS directory, ``features.json`` declares the columns. Each leaf of its tree of features becomes
         a column with the declared type and shape, and a name such as ``objects/bbox``. The page `types
         <../types.html>`_ lists the Arrow type of each feature class.
     labels : {"names", "codes"}, default "names"
-        How columns of TFDS class labels are read. "names" reads each column as a categorical of class names,
-        in which the class number -1 becomes null. "codes" reads class numbers.
+        How TFDS class labels are read. "names" gives a categorical of class names, in which the class -1 is
+        null, and "codes" gives class numbers.
     version : int, optional
         The version of the dataset to read, as in `open_dataset`. By default, the newest version is read.
-        `Dataset.history` lists the versions of a dataset. An append keeps all earlier versions of the
-        dataset. Without ``keep_versions``, an overwrite removes all earlier versions;
-        ``overwrite="partitions"`` removes them only if it replaces a file. `cleanup` never removes a version.
+
+        `Dataset.history` lists the versions. An append keeps them all. An overwrite removes them, unless
+        ``keep_versions`` is set; ``overwrite="partitions"`` does so only if it replaces a file.
     blocksize : int, str or None, default "default"
-        The target size of a partition, measured in stored bytes. With ``blocksize=None``, each file is one
-        partition. "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration,
-        which is "128 MiB" unless it was changed.
+        The target size of a partition in stored bytes, as a number or as text such as "64 MiB". "default"
+        stands for ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128 MiB" unless it was
+        changed. With None, each file is one partition.
 
-        Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
-        read, even if the files are compressed. Uncompressed files that another tool wrote are first read
-        once, in parallel, to find where records begin. After `Dataset.add_snapshot`, files are split without
-        an extra read. Neighbouring files that are smaller than ``blocksize`` share a partition if their
-        partition columns have the same values.
+        Larger files are split. Files that `to_tfrecord` wrote need no extra read for this, even if they are
+        compressed, and neither do others after `Dataset.add_snapshot`. Without it, uncompressed files are
+        first read once, in parallel, to find where records begin. Smaller neighbours with the same partition
+        values share a partition.
     partition_by : str or list of str, optional
-        The partition columns that divide the rows into Dask partitions. With ``partition_by``, each Dask
-        partition contains exactly the rows of one key. A key is a combination of values of the named columns,
-        where null counts as a value. With ``partition_by``, ``ddf.map_partitions(function, meta=...)`` calls
-        the function once for each key, without a shuffle.
+        The partition columns whose values divide the rows into Dask partitions, one for each combination.
+        ``ddf.map_partitions(function, meta=...)`` then calls a function once for each key, without a shuffle.
 
-        All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
-        are neither split nor joined: ``blocksize`` has no effect, and ``max_corrupt`` applies to each file.
-        The partition of a key is empty if no row of the key passes ``filters``. If ``filters`` skip all files
-        of a key, the key has no partition. A name in ``partition_by`` that is not a partition column raises.
+        All rows of a key must fit into the memory of a worker. Files are neither split nor joined, so
+        ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. Null is a key of its own. If
+        ``filters`` skip all files of a key, it has no partition; if no row passes, its partition is empty.
+        The read raises if a name is not a partition column.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record. ``record_type="bytes"`` accepts any payload, and reads the
-        payloads into one binary column, ``record``. ``record_type="infer"`` selects "bytes" for records that
-        are not messages and, with a warning, for messages that are not Examples. "example" reads only the
-        context of sequence examples, and raises if sampled records have feature lists, unless ``extra`` is
-        "ignore" or ``columns`` names the columns to read.
+        The type of the message in each record. "bytes" reads any payload into one binary column,
+        ``record``. "infer" selects "bytes" for records that are not messages and, with a warning, for
+        messages that are not Examples. "example" reads only the context of sequence examples, and raises if
+        sampled records have feature lists, unless ``extra`` is "ignore" or ``columns`` names the columns to
+        read.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
-        The codec of the files. "infer" detects the codec of each file from its first bytes, not from its
-        name. TensorFlow's codec names "GZIP", "ZLIB" and "" are accepted.
+        The codec of the files. "infer" detects it from the first bytes of each file, not from its name.
+        TensorFlow's names "GZIP", "ZLIB" and "" are accepted.
     extra : {"raise", "ignore"}, default "raise"
-        How the read treats a feature without a column, which can occur because no sampled record contains the
-        feature. ``extra="raise"`` raises an error, but only if all columns are read and ``schema`` is not a
-        complete schema. Records are not checked if ``filters`` skip them before they are read.
-        Every read raises for a feature list whose column reads the context of other records, or the reverse.
-        ``extra="ignore"`` leaves out features for which the DataFrame has no column.
+        What to do with a feature that has no column, for example because no sampled record contains it.
+        "raise" raises if all columns are read and ``schema`` is not complete; records that ``filters`` skip
+        are not checked. "ignore" leaves the feature out. Every read raises if a column reads the context of
+        some records, and a feature list of this name is in others.
     include_path_column : bool or str, default False
         If True, add a column ``path`` with the path of each record's file; a string sets another column name.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
-        How the read treats damaged records. ``on_corrupt="raise"`` raises an error for a damaged record.
-        ``on_corrupt="skip"`` drops damaged records, reads all other records, and warns once per file and
-        partition. ``on_corrupt="quarantine"`` skips damaged records, and stores the lost bytes in the
-        directory ``quarantine_path``.
+        What to do with damaged records. "raise" raises. "skip" drops them, reads all others, and warns once
+        for each file and partition. "quarantine" also stores the lost bytes in ``quarantine_path``.
 
-        If the payload of a record is damaged or is not a valid message, only this record is lost. If the
-        length of a record is damaged, all bytes up to the next record with valid checksums are lost. Whatever
-        ``on_corrupt`` is, the read raises if a file was replaced after it was listed, or if a value does not
-        fit its column.
+        If a payload is damaged or is not a valid message, only this record is lost. If the length of a record
+        is damaged, all bytes up to the next record with valid checksums are lost. The read always raises if a
+        file was replaced after it was listed, or if a value does not fit its column.
     read_options : dict, optional
         Options that few reads need:
 
         ``infer`` : {"sample", "all"}, default "sample"
-            The records from which columns and types are inferred. ``infer="sample"`` infers columns and types
-            from some records of the first file, the last file and a few files between them. If the sample
-            contains no feature, or a feature without a value, up to 64 MiB more data is read. ``infer="all"``
-            uses every record, so all files are read once more.
+            The records from which columns and types are inferred. "sample" takes some records of the first
+            file, the last file and a few files between them, and reads up to 64 MiB more if it finds no
+            feature, or one without a value. "all" reads all files once more.
 
         ``include_offset_column`` : bool or str, default False
             If True, add a column ``offset`` with the byte offset of each record in its decompressed file; a
             string sets another column name.
 
         ``max_corrupt`` : int or float, optional
-            The maximum number or fraction of records that each partition may lose to damage; a greater loss
-            raises. If ``max_corrupt`` is an integer, it limits the number of records, and a byte range
-            without recognisable records counts as one record. If ``max_corrupt`` is a float between 0 and 1,
-            it limits the fraction of the partition's records. By default, any number of records may be lost.
+            The maximum number of records (an int), or their fraction (a float between 0 and 1), that each
+            partition may lose to damage. A greater loss raises. A byte range without recognisable records
+            counts as one. By default, any number may be lost.
 
         ``quarantine_path`` : str or path-like, optional
             The directory, preferably a new one, for the lost bytes of ``on_corrupt="quarantine"``. Each task
-            writes one Parquet file for each file, or part of a file, in which it finds damage. The Parquet
-            file contains a row for each damaged range, with the columns ``file``, ``offset``, ``length``,
-            ``reason`` and ``bytes``. A long damaged range is divided into several rows. ``storage_options``
-            apply to the quarantine directory as well.
+            writes a Parquet file for each file, or part of one, with damage. Its rows are the damaged
+            ranges, with the columns ``file``, ``offset``, ``length``, ``reason`` and ``bytes``; a long range
+            takes several rows. ``storage_options`` apply to this directory as well.
 
         ``verify_crc`` : bool, default True
-            If True, verify the checksum of each record's payload. With ``verify_crc=False``, damaged values
-            may be read as valid values. The checksums of the record lengths are always verified. With
-            ``verify_crc=False``, a file's checksum in the snapshot is verified only if the modification time
-            of the file differs from the snapshot.
+            If True, verify the checksum of each record's payload. With False, damaged values may be read as
+            valid ones, and the checksum of a file in the snapshot is verified only if its modification time
+            differs. The checksums of record lengths are always verified.
 
         ``max_record_bytes`` : int or str, default 2 GiB - 1
-            The maximum size of a record, in bytes. A record above this size is treated as damage, so that
-            hostile files cannot use up the memory.
+            The maximum size of a record, in bytes. A larger record counts as damage, so that hostile files
+            cannot use up the memory.
 
         ``max_features`` : int, optional
-            The maximum number of different features in all sampled records, if columns are inferred from
-            these records. If the sampled records have more features, the read raises, so that hostile files
-            cannot use up the memory. The default is 10,000. With ``max_features=None``, the number of
-            features is not limited. ``max_features`` does not limit the columns of a snapshot.
+            The maximum number of different features in the sampled records, by default 10,000. The read
+            raises if there are more, so that hostile files cannot use up the memory. With None, there is no
+            limit. The columns of a snapshot are not limited.
     index : str, list of str or False, optional
         The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
-        restored, except for index levels that ``columns`` names. If no index is stored, the index counts the
-        rows of each partition. With ``index=False``, a stored index is loaded as columns, and the index
-        counts the rows of each partition. Timestamps and durations become pandas' own index types, which
-        support string lookup and resampling.
+        restored, except for levels that ``columns`` names. With False, it is loaded as columns.
+
+        Without an index, the rows of each partition are counted from 0. Timestamps and durations become
+        pandas' own index types, which support string lookup and resampling.
     calculate_divisions : bool, default False
         If True, compute the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that may
-        contain rows from ``a`` to ``b``.
+        contain rows from ``a`` to ``b``. Files are not split then, and the rows of each partition are sorted
+        by the index.
 
         The divisions are known only if statistics in the snapshot, or partition values, prove that the
-        partitions are ordered. The index must contain no nulls, and must not be floating-point. The
-        categories of a categorical index must be listed in the order of their values. Without an index, the
-        divisions are unknown. With ``calculate_divisions``, files are not split, and the rows of each
-        partition are sorted by the index.
+        partitions are ordered. The index must not be floating-point and must contain no nulls. The categories
+        of a categorical index must be in the order of their values.
     categories : list of str, optional
-        The columns to read as pandas categoricals. Dask does not know the categories of the columns in
-        ``categories`` before the data is read.
+        The columns to read as pandas categoricals. Dask learns their categories only when the data is read.
     dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default None
-        The dtypes of the columns. By default, each column gets the dtype with which the column was written,
-        such as int64, Int64 or ``str``. If a column was written with several dtypes, it gets a dtype that can
-        hold all values. A column whose dtype is unknown is Arrow-backed, for example if the files were
-        written by another tool or from Arrow data. ``dtype_backend="pyarrow"`` makes all columns
-        Arrow-backed.
+        The dtypes of the columns. By default, each column gets the dtype with which it was written, such as
+        int64, Int64 or ``str``, or one that can hold all values if there were several. It is Arrow-backed if
+        no dtype is known, for example in files of other tools. "pyarrow" makes all columns Arrow-backed.
 
         "numpy" uses NumPy and object dtypes where they can hold every value of a column. In floats, null
-        becomes NaN. Timestamps and durations keep their unit, and null becomes NaT. Strings become ``str``
-        from pandas 3 on, otherwise object. Bytes and lists become object. Integer and bool columns get NumPy
-        dtypes only if the statistics in the snapshot prove that there are no nulls, or if ``schema`` is a
-        `pyarrow.Schema` with ``nullable=False`` for the field. A null in a field with ``nullable=False``
-        raises. Dates, times, decimals, lists of these, and lists of timestamps with a time zone stay
-        Arrow-backed. A timestamp or duration of -2^63, which is NaT in NumPy, raises. "numpy_nullable" uses
-        pandas' own nullable dtypes, such as Int64 and string, and the dtypes of "numpy" for all other
-        columns. Whatever ``dtype_backend`` is, categorical columns are read as pandas categoricals.
+        becomes NaN. Timestamps and durations keep their unit, and null becomes NaT; a value of -2^63, which
+        is NaT in NumPy, raises. Strings become ``str`` from pandas 3 on, before that object, as bytes and
+        lists do. Integer and bool columns get NumPy dtypes only if statistics in the snapshot prove that
+        there are no nulls, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the field, in
+        which a null raises. Dates, times, decimals, lists of these, and lists of timestamps with a time zone
+        stay Arrow-backed.
+
+        "numpy_nullable" uses pandas' nullable dtypes, such as Int64 and string, and those of "numpy" for all
+        other columns. Categorical columns are always read as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -283,21 +260,19 @@ def read_tfrecord(
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
-        A DataFrame with the dtypes that ``dtype_backend`` selects. If ``columns`` is a single name, the
-        result is a Series. Each partition has a new range index, unless columns become the index.
+        The rows, with the dtypes that ``dtype_backend`` selects. The result is a Series if ``columns`` is a
+        single name. Each partition has a new range index, unless columns become the index.
 
     Raises
     ------
     FileNotFoundError
-        If the path matches no file, if a link is broken, or if the dataset does not have the requested
-        ``version``.
+        If the path matches no file, if a link is broken, or if the dataset has no such ``version``.
     FileChangedError
         If a file of the dataset is missing or has another size (checked on a local disk, for at most 1,000
         files). Computing a partition raises if one of its files is missing, has another size or other
         content, or was removed by a write after the read was planned.
     CorruptRecordError
-        If a sampled record is damaged. Damage to any other record raises when the partition of that record is
-        read.
+        If a sampled record is damaged. Damage to any other record raises when its partition is read.
     SchemaError
         If a value in a record does not fit its column.
 
@@ -325,7 +300,7 @@ def read_tfrecord(
     born     int64
     dtype: object
 
-    Read files that another tool wrote. The columns and types of these files are inferred:
+    Read files that another tool wrote. Their columns and types are inferred:
 
     >>> filters = [("born", ">", 1900)]
     >>> dask_tfrecord.read_tfrecord("people/*.tfrecord", columns=["born"], filters=filters).compute()

@@ -86,211 +86,204 @@ def to_tfrecord(
 
     Importing `dask_tfrecord` adds this function to Dask as the method ``DataFrame.to_tfrecord``.
 
-    Each partition becomes one file, or several files if its rows belong to several directories or exceed a
-    size limit. All files of a write become visible together, after the last file is complete. A failed write
-    leaves the existing data unchanged. The write stores a snapshot in ``_tfrecord/``, from which
-    `read_tfrecord` restores the same columns and types.
+    Each partition becomes one file, or several if its rows belong to several directories or exceed a size
+    limit. All files of a write become visible together, after the last one is complete. A failed write leaves
+    the existing data unchanged. The write stores a snapshot in ``_tfrecord/``, from which `read_tfrecord`
+    restores the same columns and types.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame, pandas.DataFrame, or object that exports Arrow data
-        The rows to write. Instead of a Dask DataFrame, ``ddf`` can be a pandas or Polars DataFrame, a
+        The rows to write. Besides a Dask DataFrame, this may be a pandas or Polars DataFrame, a
         `pyarrow.Table`, `pyarrow.RecordBatch` or `pyarrow.RecordBatchReader`, a DuckDB relation, or any
-        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``. Data other than a Dask
-        DataFrame is written in the calling process, without a task graph, as a single partition with one file
-        for each 32 MiB of Arrow data. A stream is never loaded completely into memory. If ``ddf`` is not a
-        Dask DataFrame, ``compute=False``, ``compute_kwargs`` and the option ``npartitions`` raise an error.
+        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``.
+
+        Data other than a Dask DataFrame is written in the calling process, as a single partition with a file
+        for each 32 MiB of Arrow data. A stream is never loaded completely into memory. ``compute=False``,
+        ``compute_kwargs`` and the option ``npartitions`` need a Dask DataFrame.
     path : str or path-like
         The destination directory. A remote path begins with a protocol such as ``s3://``. If the destination
         contains data, the write raises unless ``append`` or ``overwrite`` is set.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
-        The codec of the files. With ``compression=None``, the files are not compressed. "default" stands for
-        the value of ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was
-        changed. TensorFlow can read only files that are uncompressed or compressed with "gzip" or "zlib".
-        Pass the codec of the files to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
+        The codec of the files, or None for uncompressed files. "default" stands for
+        ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. TensorFlow
+        reads only "gzip", "zlib" and uncompressed files, and must be told the codec, as in
+        ``TFRecordDataset(files, compression_type="GZIP")``.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         The type of the message in each record. "sequence_example" stores lists of lists in feature lists.
-        "example" stores nested lists flat, with the lengths of inner lists in other features, as TensorFlow
-        Datasets does. ``record_type="bytes"`` requires one binary column, whose values are stored unchanged
-        as records.
+        "example" stores them flat, with the lengths of the inner lists in other features, as TensorFlow
+        Datasets does. "bytes" needs one binary column, whose values become the records.
 
-        "infer" selects "sequence_example" if the option ``feature_lists`` is passed, and otherwise "example",
-        with two exceptions for rows from `read_tfrecord`. If the records were read as bytes, a single binary
-        column is written as bytes. Columns that were read from feature lists are written as sequence
-        examples. "infer" raises for nested lists that do not come from `read_tfrecord`.
+        "infer" selects "sequence_example" if the option ``feature_lists`` is passed, and otherwise "example".
+        Rows from `read_tfrecord` are written as they were read: a single binary column as bytes if the
+        records were bytes, and columns of feature lists as sequence examples. "infer" raises for nested lists
+        from anywhere else.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns. For example, set the types of object columns, whose dtype does not
-        determine a type. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type
-        of NumPy, pandas or Python. If the type cannot hold a value exactly, the write raises `SchemaError`
-        and names the row.
+        The types of some or all columns, for example of object columns, whose dtype does not say what they
+        hold. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type of NumPy,
+        pandas or Python. If a type cannot hold a value exactly, the write raises `SchemaError` and names the
+        row.
 
-        A column from `read_tfrecord` is stored in the features from which it was read. A Schema or an Arrow
-        schema of a dataset, such as ``open_dataset(path).schema``, also sets how that dataset stores the
-        columns. A type in a mapping replaces the form in which a column was read.
+        A column from `read_tfrecord` is stored in the features from which it was read, unless a mapping sets
+        its type. The schema of a dataset, such as ``open_dataset(path).schema``, also says how that dataset
+        stores the columns.
 
-        Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
-        that it has in the Parquet files. For any other object column, the write computes one partition after
-        the other until the values determine a type, or all partitions if the values are decimals. A column
-        without any value gets the null type.
+        An object column without a type here gets the type that it has in the Parquet files from which it
+        comes unchanged. For any other, the write computes one partition after the other until the values
+        determine a type, or all partitions if the values are decimals. A column without any value gets the
+        null type.
     lossy : {"default", "warn", "allow", "raise"}
-        How the write treats values that are rounded. TFRecord stores only 32-bit floats, so values of float64
-        and decimal columns are rounded. Values of other float columns are rounded if ``schema`` sets a
-        shorter type. "warn" warns once per write, "allow" rounds silently, and "raise" raises for every value
-        that would change. Columns that come unchanged from `read_tfrecord` cause no warning. "default" stands
-        for the value of ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was
-        changed.
+        What to do if values are rounded, because TFRecord stores only 32-bit floats. "warn" warns once per
+        write, "allow" rounds silently, and "raise" raises for every value that would change. "default" stands
+        for ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was changed.
+
+        Values of float64 and decimal columns are rounded, and those of other float columns if ``schema`` sets
+        a shorter type. Columns that come unchanged from `read_tfrecord` cause no warning.
     write_index : bool, optional
-        If ``write_index`` is True, the index becomes the first columns, from which `read_tfrecord` restores
-        the index. If ``write_index`` is False, the index is dropped. By default, the index is written if it
-        has a name or does not consist of integers. Arrow data has no index.
+        If True, the index becomes the first columns, from which `read_tfrecord` restores it. If False, it is
+        dropped. By default, the index is written if it has a name or does not consist of integers. Arrow data
+        has no index.
     append : bool, default False
-        If ``append`` is True, add the rows to the dataset in the directory, or write a new dataset. Files of
-        other tools need a snapshot first, which `Dataset.add_snapshot` creates. Unless ``schema_change`` is
-        "add", the rows must have the columns of the dataset. Their types must be equal, except that columns
-        without any value fit each column, whole floats and NaN fit an integer column, decimals get enough
-        digits, and Python objects fit each type that holds them.
+        If True, add the rows to the dataset in the directory, or write a new dataset. Files of other tools
+        need a snapshot first, which `Dataset.add_snapshot` creates.
+
+        The rows must have the columns and types of the dataset, unless ``schema_change`` is "add". These
+        types also fit: columns without any value fit each column, whole floats and NaN an integer column,
+        decimals a decimal column (which gets enough digits), and Python objects each type that holds them.
     schema_change : "add", optional
-        How an append, or an overwrite of partitions, may change the columns of the dataset. By default, the
-        rows must have the columns of the dataset. With ``schema_change="add"``, the rows may contain new
-        columns, which become the last columns and are null in the existing rows. Columns that only the
-        dataset has are null in the new rows, so one producer can add a column before the others do. If the
-        rows have a wider type for a column, such as int64 instead of int32 or float32 instead of float16, the
-        column gets the wider type. Existing files are not rewritten. Any other difference between the columns
-        of the rows and of the dataset raises an error.
+        With "add", an append, or an overwrite of partitions, may add columns to the dataset and widen types.
+        By default, the rows must have the columns of the dataset.
+
+        New columns become the last columns, and are null in the existing rows. Columns that only the dataset
+        has are null in the new rows, so one producer can add a column before the others do. A column gets the
+        type of the rows if it is wider, such as int64 instead of int32 or float32 instead of float16.
+        Existing files are not rewritten. Any other difference raises.
     overwrite : bool or "partitions", default False
-        If ``overwrite`` is True, replace all data in the directory. If ``overwrite`` is "partitions", replace
-        only the partition directories to which the write adds files. The replaced files are removed after the
-        new data is committed. Readers see either the old or the new data, never both.
+        If True, replace all data in the directory. "partitions" replaces only the partition directories to
+        which the write adds files. The replaced files are removed after the commit, so readers see either the
+        old or the new data.
 
-        With ``overwrite=True``, the write removes the files that the snapshot lists, other files whose
-        content is TFRecord, and the files that `export` wrote. It raises `DestinationError` before anything
-        is computed if the directory contains any visible file besides these, or if the directory is, or
-        contains, the current directory, the home directory or the root of a filesystem. With
-        ``overwrite="partitions"``, the write removes only files that the snapshot lists.
+        With True, the write removes the files that the snapshot lists, other TFRecord files, and the files
+        that `export` wrote. It raises `DestinationError`, before anything is computed, if the directory
+        contains any other visible file, or if it is, or contains, the current directory, the home directory
+        or the root of a filesystem. With "partitions", only files that the snapshot lists are removed.
     keep_versions : bool, optional
-        If ``keep_versions`` is True, an overwrite keeps the earlier versions, which
-        ``read_tfrecord(version=...)`` reads. With ``keep_versions=True``, the replaced files move to the
-        hidden directory ``_tfrecord/kept``. If ``keep_versions`` is False, an overwrite removes the earlier
-        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that
-        value is not set.
+        If True, an overwrite keeps the earlier versions, which ``read_tfrecord(version=...)`` reads; the
+        replaced files move to the hidden directory ``_tfrecord/kept``. If False, it removes them. The default
+        is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that is not set.
     partition_on : str or list of str, optional
-        The names of the partition columns. The values of partition columns become directory names, such as
-        ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
-        columns from the directory names. The values are percent-encoded as in Spark, and null becomes
-        ``__HIVE_DEFAULT_PARTITION__``. Each partition of ``ddf`` writes a separate file for each combination
-        of values that occurs in the partition.
+        The partition columns, whose values become directory names, such as
+        ``country=US/day=2026-01-31``, instead of being stored in the records. `read_tfrecord` restores the
+        columns from these names. The values are percent-encoded as in Spark, and null becomes
+        ``__HIVE_DEFAULT_PARTITION__``. Each partition of ``ddf`` writes a file for each combination of values
+        in it.
     columnar : {"auto", "scalars", None, False} or list of str, default "auto"
-        The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
-        records. Reading or filtering columns stored in Parquet files does not decode the records. Tools other
-        than this package read the records, and ignore the Parquet files.
+        The columns that are also stored in Parquet files below ``_tfrecord/``, so that reads and filters of
+        these columns decode no records. "scalars" stands for all columns of numbers, booleans, dates, times
+        and text. With "auto", each file of at least 8 MiB gets those scalar columns that together take at
+        most 1 % of its stored bytes, such as the labels of images; the largest are left out first.
+        ``columnar=[]`` stores only the offsets of the records. None and False write no Parquet file.
 
-        "scalars" stands for all columns of numbers, booleans, dates, times and text. With "auto", each file
-        of at least 8 MiB gets those scalar columns that together take at most 1 % of its stored bytes, such
-        as the labels of images. The largest columns are left out first. ``columnar=[]`` stores only the
-        offsets of the records. If ``columnar`` is None or False, no Parquet file is written. With "auto", an
-        append to a dataset that was written with another value of ``columnar`` uses that value.
+        Other tools read the records, and ignore the Parquet files. An append with "auto" keeps the setting of
+        the dataset.
     split : mapping of str to float, optional
-        A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
-        fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
-        become the first partition column, ``split``, with directories such as ``split=train``. The same rows
-        get the same split in every write.
+        Maps the name of each split to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
+        fractions must sum to 1.
+
+        Each row belongs to exactly one split, and the same rows get the same split in every write. The split
+        becomes the first partition column, ``split``, with directories such as ``split=train``.
     colocate : bool, default False
-        If ``colocate`` is True, first move all rows with equal values in the columns of ``partition_on`` into
-        one partition. Each directory then gets one file, or several if the rows exceed a size limit. The
-        directories are ordered by hashes of their partition values. The rows move through temporary files, as
-        with ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order
-        unless ``shuffle`` is True.
+        If True, first move all rows with equal values in the columns of ``partition_on`` into one partition.
+        Each directory then gets one file, or several if the rows exceed a size limit.
+
+        The rows move through temporary files, as with ``shuffle``, so they need not fit into memory. The
+        directories are in the order of hashes of their partition values. Within a directory, the rows keep
+        their order unless ``shuffle`` is True.
     shuffle : bool, default False
-        If ``shuffle`` is True, shuffle all rows over all files. With ``shuffle=True`` and ``colocate=True``,
-        the rows of each directory are in random order. The rows move through temporary files at the
-        destination, so they need not fit into memory.
+        If True, shuffle all rows over all files, or with ``colocate=True``, the rows of each directory. They
+        move through temporary files at the destination, so they need not fit into memory.
     seed : int, default 0
         The seed of the shuffle. The same seed gives the same order on every scheduler.
     name_function : callable, optional
-        A function that maps a partition index to a string. The returned string is added to the end of the
-        partition's file names. If two partitions get the same string, the write raises.
+        A function that maps a partition index to a string, which is added to the end of the partition's file
+        names. The write raises if two partitions get the same string.
     custom_metadata : mapping of str to str, optional
-        Metadata to store in the snapshot as ``Dataset.metadata``.
+        Metadata to store in the snapshot, as ``Dataset.metadata``.
     write_id : str, optional
-        The id of the write, such as the day of a nightly job. If one of the last 1,000 commits of the dataset
-        has the same id, the write changes nothing, whatever its rows are, and returns the `Commit` of that
-        earlier write. A job that was killed can therefore run again without adding rows twice. If two writes
-        with the same id run at once, one of them commits, and both return its `Commit`. The ids stay known
-        if versions expire, are overwritten or are restored. `Dataset.history` lists the ids of versions.
+        An id of the write, such as the day of a nightly job. If one of the last 1,000 commits has the same
+        id, the write changes nothing, whatever its rows are, and returns the `Commit` of that earlier write.
+        So a job that was killed can run again without adding rows twice.
+
+        If two writes with the same id run at once, one of them commits, and both return its `Commit`. The ids
+        stay known if versions expire, are overwritten or are restored. `Dataset.history` lists them.
     write_options : dict, optional
-        Rarely needed options:
+        Options that few writes need:
 
         ``split_by`` : str, list of str, or int, optional
-            The columns, or the seed, that determine the split of each row. Rows with equal values in the
-            named columns go to the same split. An integer is a seed: each row goes to a random split, which
-            the seed and the row's position in the collection determine. By default, ``split_by`` is the seed
-            0.
+            The columns, or the seed, that determine the split of each row. Rows with equal values in these
+            columns go to the same split. With a seed, by default 0, a row's position in the collection
+            determines its random split.
 
         ``npartitions`` : int, optional
-            The number of partitions to write. Each partition becomes one file, unless there are partition
-            columns or size limits. By default, the partitions of ``ddf`` are kept.
+            The number of partitions to write. Each becomes one file, unless there are partition columns or
+            size limits. By default, the partitions of ``ddf`` are kept.
 
         ``max_rows_per_file`` : int, optional
-            The maximum number of rows in a file. A partition with more rows than this is split into several
-            files.
+            The maximum number of rows in a file. A larger partition is split into several files.
 
         ``max_bytes_per_file`` : int or str, optional
-            The maximum size of a file in bytes or as text such as ``"128 MiB"``, before compression. A larger
-            partition is split into several files. A single record that is larger than the limit is written to
-            a separate file.
+            The maximum size of a file before compression, in bytes or as text such as ``"128 MiB"``. A larger
+            partition is split into several files. A single record above the limit gets a file of its own.
 
         ``max_files_per_task`` : int or None, default 1024
-            The maximum number of directories to which the rows of one partition, or of 32 MiB of a stream,
-            may be written. The write raises if this number is exceeded. With ``max_files_per_task=None``, the
-            number of directories is not limited.
+            The maximum number of directories for the rows of one partition, or of 32 MiB of a stream. The
+            write raises if there are more. With None, there is no limit.
 
         ``feature_lists`` : list of str, optional
-            The list columns that feature lists of sequence examples store, with one value in each step, which
-            TensorFlow reads with ``FixedLenSequenceFeature``. Without ``feature_lists``, only lists of lists
-            are stored in feature lists. A column that comes from `read_tfrecord` is stored as it was read.
+            The list columns to store in feature lists of sequence examples, with one value in each step,
+            which TensorFlow reads with ``FixedLenSequenceFeature``. By default, only lists of lists are
+            stored there, and columns from `read_tfrecord` as they were read.
 
         ``compression_level`` : int, optional
-            The compression level of the codec. A higher level produces smaller files but is slower. The valid
-            range of levels depends on the codec.
+            The level of the codec, which determines the valid range. A higher level gives smaller files, but
+            is slower.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
         The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
     compute_kwargs : dict, optional
-        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``. The keyword ``retries`` sets
-        how often a failed task is repeated before the write fails. The default of ``retries`` is
-        ``dask-tfrecord.retries`` in Dask's configuration. Without ``dask-tfrecord.retries``, failed tasks are
-        repeated 5 times for remote stores, and never for local stores. With ``compute=False``, pass
-        ``retries`` to ``compute`` instead.
+        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``.
+
+        The keyword ``retries`` sets how often a failed task is repeated before the write fails. Its default
+        is ``dask-tfrecord.retries`` in Dask's configuration, or else 5 for remote stores and 0 for local
+        ones. With ``compute=False``, pass it to ``compute`` instead.
     compute : bool, default True
-        If ``compute`` is True, write the dataset now. If ``compute`` is False, return a lazy object.
-        Computing the lazy object writes the dataset.
+        If True, write the dataset now. If False, return a lazy object that writes it when it is computed.
 
     Returns
     -------
     Commit or dask.dataframe.dask_expr.Scalar
         The version that the write created, with the total rows, files and bytes of the dataset.
-        ``Commit.details`` lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``.
-        If an earlier write has the same ``write_id``, the result describes that write. If the dataset no
-        longer keeps the version of that write, the result describes the newest version instead, and
-        ``details`` counts the files of the earlier write that the newest version lists. With
-        ``compute=False``, a lazy scalar that computes to the `Commit`.
+        ``Commit.details`` counts what the write added: ``added_files``, ``added_rows`` and ``added_bytes``.
+        With ``compute=False``, a lazy scalar that computes to the `Commit`.
+
+        If an earlier write has the same ``write_id``, the result describes that write. If its version is no
+        longer kept, the result describes the newest version, and ``details`` counts the files of the earlier
+        write that the newest version lists.
 
     Raises
     ------
     DestinationError
-        If the directory is inside another dataset, or if it contains visible data and neither ``append`` nor
+        If the directory is inside another dataset, or contains visible data while neither ``append`` nor
         ``overwrite`` is set. If an overwrite would replace a directory from which ``ddf`` reads, or remove
         files that are not TFRecord.
     ConcurrentWriteError
-        If another write was committed since this write was planned. An append does not raise
-        ConcurrentWriteError.
+        If another write was committed since this write was planned. An append does not raise it.
     SchemaError
-        If TFRecord cannot store a column or a value, or if the columns differ from the columns of the
-        existing data.
+        If TFRecord cannot store a column or a value, or if the columns differ from those of the existing
+        data.
     TFRecordError
-        If an argument is invalid, or if a stream fails. If a stream fails, the stream's error is the cause of
-        the TFRecordError.
+        If an argument is invalid, or if a stream fails. The error of the stream is then its cause.
 
     See Also
     --------

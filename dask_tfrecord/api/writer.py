@@ -53,53 +53,49 @@ _ONE_EACH = "make a Writer in each process; several may write to one dataset"
 class Writer:
     """Write rows that arrive over time to a dataset, without Dask.
 
-    Each commit appends the rows since the last commit. Readers see all rows of a commit or none of them.
+    Each commit appends the rows since the last one. Readers see all rows of a commit or none of them.
 
-    A `Writer` is a context manager. When the ``with`` block ends, the `Writer` commits the remaining rows. If
-    the block raises, the `Writer` drops the rows since the last commit. A note on the exception gives the
-    numbers of committed and dropped rows. If the process is killed, the dataset stays as the last commit left
-    it.
+    A `Writer` is a context manager. It commits the remaining rows when the ``with`` block ends. If the block
+    raises, it drops the rows since the last commit, and a note on the exception gives the numbers of
+    committed and dropped rows. If the process is killed, the dataset stays as the last commit left it.
 
-    Several writers, in one process or in several, may write to the same dataset. If several threads share a
-    `Writer`, their calls run one after the other. A process that was forked from the process of a `Writer`
-    must make its own `Writer`.
+    Several writers, in one process or in several, may write to the same dataset. If threads share a `Writer`,
+    their calls run one after the other. A forked process must make its own.
 
     Parameters
     ----------
     path : str or path-like
-        The directory of the dataset. If the directory contains data, rows are appended, as with
-        ``to_tfrecord(append=True)``. If the directory contains no data, the first commit creates a dataset.
+        The directory of the dataset. Rows are appended, as with ``to_tfrecord(append=True)``; if the
+        directory contains no data, the first commit creates a dataset.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the types of columns outside
-        ``schema`` are inferred from the first rows. The columns of an existing dataset must have the types
-        that ``schema`` sets.
+        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the types of all other
+        columns are inferred from the first rows. The columns of an existing dataset must have these types.
     partition_on : str or list of str, optional
-        The names of the partition columns, as in `to_tfrecord`. By default, an existing dataset keeps its
-        partition columns, and a new dataset has none.
+        The partition columns, as in `to_tfrecord`. By default, an existing dataset keeps its own, and a new
+        dataset has none.
     columnar : {"auto", "scalars", None, False} or list of str, default "auto"
         The columns that are also stored in Parquet files, as in `to_tfrecord`. With "auto", each commit uses
         the setting of the version that the `Writer` last read or committed.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record of a new dataset. ``record_type="infer"`` selects "bytes" if
-        the rows are bytes objects, otherwise "example".
+        The type of the message in each record of a new dataset. "infer" selects "bytes" if the rows are bytes
+        objects, and otherwise "example".
     lossy : {"default", "warn", "allow", "raise"}
-        How the `Writer` treats values that are rounded to 32-bit floats, as in `to_tfrecord`.
+        What to do if values are rounded to 32-bit floats, as in `to_tfrecord`.
     commit_every : int, str or timedelta, optional
-        The limit at which `write` commits: a number of rows (``10_000``), a size of the rows in memory
-        (``"64 MiB"``), or a time since the last commit (``"2 s"``). The time limit is checked only when
-        `write` is called. To check the time limit without adding rows, call ``write([])``. By default, only
-        `commit` and the end of the ``with`` block commit.
+        The limit at which `write` commits: a number of rows (``10_000``), their size in memory
+        (``"64 MiB"``), or the time since the last commit (``"2 s"``). By default, only `commit` and the end
+        of the ``with`` block commit. The time is checked only by `write`; ``write([])`` checks it without
+        adding rows.
     schema_change : "add", optional
-        With ``schema_change="add"``, ``schema`` may add columns to an existing dataset and widen the types of
-        its columns, as in `to_tfrecord`. Columns that the rows lack become null, and other writes may add
-        columns while the `Writer` is open. By default, the columns must not change.
+        With "add", ``schema`` may add columns to an existing dataset and widen types, as in `to_tfrecord`,
+        and other writes may do so while the `Writer` is open. Columns that the rows lack become null. By
+        default, the columns must not change.
     write_options : dict, optional
-        The options of `to_tfrecord` that apply to files: ``compression_level``, ``max_rows_per_file``,
-        ``max_bytes_per_file`` and, for a new dataset, ``feature_lists``. By default, a file has at most 128
-        MiB before compression. Rows wait in memory until they have about ``max_bytes_per_file`` bytes, but at
-        most 128 MiB. The `Writer` then writes the waiting rows to files.
+        The options of `to_tfrecord` for files: ``compression_level``, ``max_rows_per_file``,
+        ``max_bytes_per_file`` (128 MiB by default) and, for a new dataset, ``feature_lists``. Rows wait in
+        memory until they fill a file, or have 128 MiB.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -108,11 +104,10 @@ class Writer:
     Attributes
     ----------
     version : int or None
-        The newest version of the dataset that this `Writer` has read or committed. ``version`` is None until
-        the dataset has a version.
+        The newest version of the dataset that this `Writer` has read or committed, or None if there is none.
     metadata : dict of str to str
-        The ``custom_metadata`` of ``version``. If each commit stores a position in ``metadata``, a restarted
-        program can continue from there.
+        The ``custom_metadata`` of ``version``. If each commit stores a position here, a restarted program can
+        continue from it.
 
     Raises
     ------
@@ -233,27 +228,26 @@ class Writer:
         Parameters
         ----------
         rows : pandas.DataFrame, object that exports Arrow data, list of dict, or list of bytes
-            The rows, which must fit into memory. The columns must be the columns of the dataset, in any
-            order. Values are converted to the types of the dataset, if the conversion changes no value. A
-            column that a dict lacks becomes null. A bytes object is a complete record. A single dict or bytes
-            object is one row. An empty list adds no row.
+            The rows, which must fit into memory. They must have the columns of the dataset, in any order.
+            Their values are converted to its types if this changes no value. A column that a dict lacks
+            becomes null. Each bytes object is a complete record. A single dict or bytes object is one row,
+            and an empty list none.
         custom_metadata : mapping of str to str, optional
-            Metadata that is committed together with the rows, such as the position up to which their source
-            has been read.
+            Metadata to commit together with the rows, such as the position up to which their source has been
+            read.
 
         Raises
         ------
         SchemaError
-            If the columns of the rows differ from the columns of the dataset, or if a value does not fit its
-            column. A call of `write` that raises SchemaError adds no row. If the call commits, it can also
-            raise the errors of `commit`.
+            If the columns of the rows differ from those of the dataset, or if a value does not fit its
+            column. No row is added then. If the call commits, it may also raise the errors of `commit`.
         OSError
-            If the rows cannot be stored, for example because the disk is full. After an OSError, all rows of
-            the failed call wait in memory. Call `commit` to try to store the waiting rows again. Until
-            `commit` succeeds, `write` raises, so that no row is added twice.
+            If the rows cannot be stored, for example because the disk is full. All rows of the call then wait
+            in memory. Call `commit` to store them; until it succeeds, `write` raises, so that no row is added
+            twice.
         TFRecordError
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
-            stored. A call of `write` that raises TFRecordError adds no row.
+            stored. No row is added then.
         """
         with self._used():
             metadata = arguments.metadata(custom_metadata)

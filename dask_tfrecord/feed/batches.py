@@ -88,77 +88,82 @@ def iter_batches(
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series, or dict
-        A path that `read_tfrecord` accepts, any Dask collection, or the sources of a mixture as in `mix`. The
-        partitions of a collection are computed one after the other while the batches are used. In a task of a
-        Dask cluster, a collection makes the task leave the thread pool of its worker
-        (``distributed.secede``), because the cluster would otherwise lack a thread for the partitions.
+        A path that `read_tfrecord` accepts, any Dask collection, or the sources of a mixture as in `mix`.
+
+        The partitions of a collection are computed one after the other, while the batches are used. A task of
+        a Dask cluster that calls this function leaves the thread pool of its worker (``distributed.secede``),
+        so that the partitions find a free thread.
     batch_size : int, default 1024
-        Number of rows in each batch. A batch may contain rows of several files.
+        The number of rows in each batch, which may come from several files.
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
-        batch, and "drop" omits that batch. "auto" returns batches of any size, as the rows are read.
+        What to do with an incomplete last batch: "keep" returns it, and "drop" omits it. "auto" returns
+        batches of any size, as the rows are read.
     shuffle : bool, "buffer" or "blocks", optional
-        How the rows are shuffled. By default, and with False, the rows are not shuffled. With True or
-        "buffer", the blocks of the files are shuffled first, and then the rows within each shuffle buffer.
-        With "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled together. "blocks" takes
-        less memory than a shuffle buffer, but a batch mixes rows of only these blocks. With "blocks", the
-        rows have the order of `RecordTable.block_order`. "blocks" requires a path.
+        How the rows are shuffled. By default, they are not.
+
+        True and "buffer" shuffle the blocks of the files, and then the rows within each shuffle buffer.
+        "blocks" shuffles the rows of up to 24 blocks together, of about 1 MiB each. It takes less memory, but
+        a batch mixes rows of only these blocks. It needs a path, and gives the order of
+        `RecordTable.block_order`.
     seed : int, default 0
-        The seed of the random row order. The row order depends on both ``seed`` and ``epoch``.
+        The seed of the row order, which also depends on ``epoch``.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together. If the rows of a buffer take more than 256 MiB, the buffer
-        contains fewer rows. If the rows take more, the first four buffers of an epoch contain about 16, 32,
-        64 and 128 MiB, so that the first batch comes early. The buffer stores undecoded records, and the
-        records of each batch are decoded when the batch is returned. If the source is a Dask collection, the
-        buffer stores decoded rows instead. The same holds if ``filters`` or ``on_corrupt`` exclude rows, or
-        if ``columns`` leaves out a column of lists or bytes.
+        The number of rows that are shuffled together, or fewer if they take more than 256 MiB.
+
+        In that case, the first four buffers of an epoch contain about 16, 32, 64 and 128 MiB, so that the
+        first batch comes early. The buffer stores undecoded records, which are decoded batch by batch. It
+        stores decoded rows if the source is a Dask collection, if ``filters`` or ``on_corrupt`` exclude rows,
+        or if ``columns`` leaves out a column of lists or bytes.
     epoch : int, default 0
         The epoch, counted from 0. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
-        The index of the shard to return, counted from 0, and the number of shards. If the source is a path,
-        the sizes of the shards differ by at most one row. By default, every row is in exactly one shard. If
-        the source is a Dask collection, each shard consists of whole partitions.
+        The index of the shard to return, counted from 0, and the number of shards. By default, every row is
+        in exactly one shard, and the sizes of the shards differ by at most one row. The shards of a Dask
+        collection consist of whole partitions.
     uneven : "keep", "drop" or "pad", default "keep"
         What to do if the rows cannot be divided equally among the shards. "keep" makes some shards one row
-        longer than others. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards, so
-        that all shards have the same length. If an iteration resumes with a different number of shards, "pad"
-        may repeat additional rows, but fewer rows than there are new shards. For a Dask collection, only
-        "keep" is allowed.
+        longer. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards, so that all have
+        the same length. "pad" may repeat more rows if an iteration resumes with another number of shards, but
+        fewer than there are new shards. A Dask collection allows only "keep".
     elastic : int, optional
-        Divide the rows into this number of sequences, whose orders do not depend on the number of shards.
-        Shard ``r`` of ``k`` reads the sequences ``r``, ``r + k``, ..., for every ``k`` that divides
-        ``elastic``. Each batch has equally many rows of each of them, so ``batch_size`` must be a multiple of
-        ``elastic // k``. The batches of all shards together then contain the same rows at every step, for any
-        number of shards, provided that ``batch_size`` times the number of shards stays the same. An iteration
-        may resume with another number of shards, and continues at the same step. ``uneven`` then says what to
-        do if the sequences have unequal lengths. "drop" for ``batch_mode`` omits the same rows for every
-        number of shards. ``shuffle_buffer`` is divided among the sequences. ``elastic`` requires a
-        path.
+        Divide the rows into this number of sequences, so that the batches of all shards together contain the
+        same rows at every step, for any number of shards ``k`` that divides ``elastic``.
+
+        Shard ``r`` reads the sequences ``r``, ``r + k``, ..., with equally many rows of each in a batch, so
+        ``batch_size`` must be a multiple of ``elastic // k``. Keep ``batch_size * k`` the same for all ``k``.
+        An iteration may then resume with another number of shards, at the same step. ``uneven`` says what to
+        do if the sequences have unequal lengths. ``batch_mode="drop"`` omits the same rows for each ``k``.
+        ``shuffle_buffer`` is divided among the sequences. A path is needed.
     prefetch : int or str, optional
-        How far threads read ahead: the number of blocks or partitions, or their size in memory, such as
-        "256 MiB". By default, threads read 2 blocks ahead, or 64 MiB from a remote store, and more until the
-        next shuffle buffer is complete, up to 256 MiB. If the buffers of local files take less than 32 MiB,
-        the default is 2 blocks. Up to 16 threads read from a remote store at the same time, each with one or
-        several requests. The requests of a process use up to 32 connections to S3. 2 threads read local files
-        and partitions. ``prefetch=n`` limits the number of threads to ``n`` instead.
-        With ``prefetch=0``, the calling thread reads the data.
+        How far threads read ahead: a number of blocks or partitions, or their size in memory, such as
+        "256 MiB". With 0, the calling thread reads the data.
+
+        The default is 2 blocks, or 64 MiB of a remote store, and then up to 256 MiB until the next shuffle
+        buffer is complete; for local files whose buffers take less than 32 MiB, it is 2 blocks. Local files
+        and partitions are read by 2 threads, and a remote store by up to 16, each with one or several
+        requests. A number ``n`` also limits the threads to ``n``. A process uses up to 32 connections to S3.
+    cache : str or path-like, optional
+        A directory on a local disk that keeps the blocks of remote files that were read, for later epochs and
+        for other processes of the machine.
+    cache_bytes : int or str, optional
+        The maximum size of ``cache``, in bytes or as text such as "100 GiB". By default, three quarters of
+        the free disk.
     until : "first", "all" or int, optional
         Where an epoch of a mixture ends, as in `mix`. For other sources, only None is allowed.
     start : dict or list of dict, optional
-        The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
-        If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
-        continues with the next row. If the number of shards has changed, pass the states of all shards. The
-        remaining rows are divided among the new shards. The columns and the parameters of the shuffle must
-        not change, but ``batch_size`` may change. If the state belongs to an older version of the dataset,
-        the iteration continues with that version. The call raises an error if ``version`` selects another
-        version.
+        The `Batches.state` of an earlier iteration of the same epoch, after which this one continues. If the
+        number of shards has changed, pass a list of the states of all shards, whose remaining rows are
+        divided among the new ones.
+
+        ``batch_size`` may change, but not the columns and the shuffle. If the state belongs to an older
+        version of the dataset, the iteration reads that version. It raises if ``version`` selects another.
     **read
         Keywords of `read_tfrecord` that control what is read from a path, such as ``schema``, ``filters`` and
         ``version``. ``max_corrupt`` applies to each block separately. If ``filters`` or ``on_corrupt``
-        exclude rows, the call first counts the remaining rows. To count the rows, the call reads the columns
-        of the filter, or all columns if damage is skipped.
+        exclude rows, the others are first counted, from the columns of the filter, or from all columns if
+        damage is skipped.
 
     Returns
     -------
@@ -213,26 +218,23 @@ def mix(
 ) -> "Batches":
     """Iterate over a mixture: the rows of several datasets, in fixed proportions.
 
-    At each row, the number of rows of each source differs from its share by less than one row, or by less
-    than two rows in each of several shards or sequences. The order of the sources depends only on the
-    weights, and with several shards or sequences also on ``seed`` and ``epoch``. The loaders accept the same
-    mapping in place of a path.
+    At every point, each source has given its share of the rows within one row, or within two rows in each of
+    several shards or sequences. The order of the sources depends only on the weights, and with several shards
+    or sequences also on ``seed`` and ``epoch``. The loaders accept the same mapping in place of a path.
 
     Parameters
     ----------
     sources : dict, or list of tuple
         Maps each source to its weight: a share such as 0.7, or a number of rows. A source is a path, a tuple
         of paths, a `Dataset`, or the unread result of `iter_batches` with its own columns, filters and
-        shuffle. Its ``batch_size``, ``batch_mode`` and ``prefetch`` then have no effect. Sources that cannot
-        be keys of a dict, such as lists of paths, are passed in a list of pairs ``(source, weight)``. All
-        sources must have the same columns and types.
+        shuffle (whose ``batch_size``, ``batch_mode`` and ``prefetch`` have no effect). All must have the same
+        columns and types. Pass a list of pairs ``(source, weight)`` if a source cannot be a key of a dict.
     batch_size : int, default 1024
         Number of rows in each batch. A batch contains rows of all sources.
     columns : str or list of str, optional
         The columns to read from each path. By default, all columns are read.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
-        batch, and "drop" omits that batch.
+        What to do with an incomplete last batch: "keep" returns it, and "drop" omits it.
     until : "first", "all" or int, default "first"
         Where an epoch ends. "first" ends it before the first source would run out of rows, so that no row is
         repeated. "all" ends it when every row of every source was returned. A source that has no more rows
@@ -304,12 +306,10 @@ def mix(
 
 
 class Batches:
-    """An iterator over Arrow record batches. `iter_batches` returns this iterator.
+    """Iterate over Arrow record batches. `iter_batches` returns this iterator, which threads may share.
 
-    Several threads may share the iterator. The iterator exports the remaining rows as an Arrow stream
-    (``__arrow_c_stream__``). Anything that accepts an Arrow stream, such as ``pyarrow.table(batches)`` or
-    ``polars.DataFrame(batches)``, can read the remaining rows once. The batches of the stream may have any
-    size.
+    It exports the remaining rows as an Arrow stream (``__arrow_c_stream__``) of batches of any size, so
+    ``pyarrow.table(batches)``, ``polars.DataFrame(batches)`` and others can read them once.
 
     Parameters
     ----------
@@ -471,8 +471,8 @@ class Batches:
     def statistics(self) -> BatchStatistics:
         """What the iteration has cost so far: seconds of waiting, bytes, and what is ready.
 
-        In a forked process, the statistics begin anew. If the program waits for batches in more than a fifth
-        of the time, the iteration logs a message with the cause, at most every ten seconds.
+        They begin anew in a forked process. If the program waits for batches in more than a fifth of the
+        time, the cause is logged, at most every ten seconds.
         """
         return self._counters.statistics()
 

@@ -101,19 +101,18 @@ class RecordTable:
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. Uncompressed local files are the fastest to read. To read one
-        record of a compressed file, the table reads a block of about 1 MiB if `to_tfrecord` wrote the file,
-        and otherwise the whole file.
+        A path that `read_tfrecord` accepts. Uncompressed local files are the fastest to read. A record of a
+        compressed file takes the read of a block of about 1 MiB if `to_tfrecord` wrote the file, and
+        otherwise of the whole file.
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
     cache, cache_bytes
         A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
     **read
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
-        ``version``. With ``filters``, the table contains only the rows that pass the filters. Opening a table
-        with ``filters`` reads the filter columns from all files in which rows may pass. If ``on_corrupt``
-        skips damage, the table contains only undamaged records. Opening such a table reads all files, and
-        each access to a record reads a whole block.
+        ``version``. With ``filters``, the table contains only the rows that pass; opening it reads the filter
+        columns of all files with such rows. If ``on_corrupt`` skips damage, it contains only undamaged
+        records; opening it reads all files, and each access to a record reads a whole block.
 
     Attributes
     ----------
@@ -127,26 +126,23 @@ class RecordTable:
     FileNotFoundError
         If the path has no files to read.
     CorruptRecordError
-        If a checksum shows that the length or the payload of a record is damaged. A table verifies the
-        payloads of returned records only. For records that are not returned, only the lengths are verified,
-        and only in files and blocks that the table searches for records.
+        If a checksum shows that the length or the payload of a record is damaged. The payloads of returned
+        records are verified, and the lengths of all records that the table passes on its search for them.
 
     Notes
     -----
-    Several threads may use a table at the same time. The pickled table includes the record offsets, which
-    take 8 bytes of memory per record.
+    Threads may use a table at the same time. A pickled table includes the record offsets, of 8 bytes each.
 
     Opening a table reads the lengths of all records of uncompressed local files. Files with a column file,
-    such as large files of images, are not read, because the column file contains the record offsets. With
-    these offsets, the table reads single records, not blocks, from remote uncompressed files.
+    such as large files of images, are not read, because it contains the record offsets. With these, single
+    records instead of blocks are read from remote uncompressed files.
 
-    If column files contain all columns of the table, and the columns take at most 64 MiB of memory, the table
-    reads the columns when it is opened, and keeps them in memory. With columns in memory, reading a record
-    does not open a data file. A pickled table with columns in memory contains the columns instead of the
-    record offsets.
+    If column files contain all columns of the table, and these take at most 64 MiB, they are read when the
+    table is opened. Reading a record then opens no data file, and a pickled table includes the columns
+    instead of the offsets.
 
     From a remote store, `batch` requests all data of a batch at once, so a batch takes hardly longer than a
-    single record. The table looks at most once a second at a file of another tool whose data are in memory.
+    single record. Whether a file of another tool has changed is checked at most once a second.
 
     Examples
     --------
@@ -361,9 +357,8 @@ class RecordTable:
         """Return the indices of all records in a random order that reads each block about once.
 
         The blocks of the dataset, of about 1 MiB each, are shuffled, and then the records of up to 24 blocks
-        are shuffled together. A table that reads records in block order needs only up to 24 blocks at a time,
-        and keeps these blocks in memory. `iter_batches` with ``shuffle="blocks"`` returns the rows in the
-        same order as `block_order`.
+        together. Reads in this order need only these blocks at a time, which the table keeps in memory.
+        `iter_batches` with ``shuffle="blocks"`` returns the rows in the same order.
 
         Parameters
         ----------

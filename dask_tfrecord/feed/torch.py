@@ -141,21 +141,21 @@ class TFRecordBatches(IterableDataset[Any]):
         What to do if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
         repeats rows, so that every rank makes the same number of steps. The number of rows that "drop" or
         "pad" affects is smaller than the number of ranks, or than ``elastic``. "keep" returns every row once.
-        All ranks of a mixture have equally many rows, whatever ``uneven`` is.
+        The ranks of a mixture always have equally many rows.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the
-        incomplete last batch, and "drop" omits that batch.
+        What to do with an incomplete last batch of a rank: "keep" returns it, and "drop" omits it.
     elastic : int, optional
-        The number of sequences into which the rows are divided, whatever the number of ranks is, as in
-        `iter_batches`. At every step, the batches of all ranks together then contain the same rows for each
-        number of ranks that divides ``elastic``, for any number of workers, and after each resume.
+        Divide the rows into this number of sequences, as in `iter_batches`, so that the batches of all ranks
+        together contain the same rows at every step: for each number of ranks that divides ``elastic``, for
+        any number of workers, and after each resume.
+
         ``batch_size`` must be a multiple of ``elastic // world_size``. Each worker reads the blocks of its
         whole rank, and decodes only its own batches. A DataLoader must return the batches in order, as it
         does by default (``in_order=True``).
     until : "first", "all" or int, optional
         Where an epoch of a mixture ends, as in `mix`.
     rank, world_size : int, optional
-        The index of this process, and the number of processes. By default, both values come from
+        The index of this process, and the number of processes. By default, both come from
         `torch.distributed` when the iteration begins.
     prefetch : int or str, optional
         How far threads read ahead: the number of blocks, or their size in memory, such as "256 MiB", as in
@@ -171,31 +171,27 @@ class TFRecordBatches(IterableDataset[Any]):
 
     Notes
     -----
-    A worker sends the tensors of a batch in one buffer, and each large tensor in a buffer of its own. If the
-    program keeps a tensor of each batch, it should keep a copy (``clone``), because a tensor keeps the whole
-    buffer in memory.
+    The files are listed once, when the dataset object is created. Rows that are appended later are not read,
+    and the iteration raises if the dataset is overwritten.
 
-    The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes a
-    run exactly, in the middle and at the end of an epoch. The files are listed only once, when the dataset
-    object is created. Rows that are appended afterwards are not read. If the dataset is overwritten, the
-    iteration raises.
+    With ``state_dict`` and ``load_state_dict``, `torchdata.stateful_dataloader` resumes a run exactly, in the
+    middle and at the end of an epoch. The states of all ranks can be loaded by other numbers of ranks and
+    workers. To resume with another ``batch_size``, pass them to the `load_state_dict` of the dataset: that of
+    `StatefulDataLoader` gives each worker only its own state, so the rows of each worker would end with an
+    incomplete batch, which raises with ``elastic``.
 
-    The states of all ranks can be loaded with different numbers of ranks and workers. To resume with another
-    ``batch_size``, pass the states to the method `load_state_dict` of the dataset. If each of several workers
-    loads only its own state, as with the ``load_state_dict`` of `StatefulDataLoader`, the rows of each worker
-    end with an incomplete batch. With ``elastic``, the loader then raises.
+    A state of an older version of the dataset continues its epoch with that version. The next epoch reads the
+    newer one, unless ``version`` selects the older.
 
-    If a loaded state belongs to an older version of the dataset, the epoch of the state continues with that
-    version, and the next epoch reads the newer version. To read the older version in later epochs, pass
-    ``version``.
+    Each iteration begins the next epoch, or the one that `set_epoch` has chosen. Call it before each epoch if
+    the workers end with every epoch (``persistent_workers=False``), because they always begin with epoch 0.
+    An iteration that continues from a state keeps its epoch, and another choice applies to the iteration
+    after it. If the state is from the end of an epoch, an iteration of this epoch returns no batch, and any
+    other epoch is read from its beginning. So a resumed program can always call `set_epoch` with the saved
+    epoch.
 
-    The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration
-    begins the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``)
-    always begin with epoch 0. An iteration that continues from a loaded state keeps the epoch of the state.
-    If `set_epoch` chooses another epoch, the chosen epoch applies to the iteration after the resumed one.
-    After a state from the end of an epoch, `set_epoch` with this epoch continues it, so that the iteration
-    returns no batch, and any other epoch is read from its beginning. Thus a resumed program can call
-    `set_epoch` with the saved epoch in either case.
+    A worker sends the tensors of a batch in one buffer, which each of them keeps in memory, apart from large
+    ones. If the program keeps a tensor of each batch, it should keep a copy (``clone``).
 
     Examples
     --------
@@ -272,8 +268,8 @@ class TFRecordBatches(IterableDataset[Any]):
     def statistics(self) -> BatchStatistics:
         """What the newest iteration has cost so far, as `Batches.statistics` describes it.
 
-        With DataLoader workers, each value is the sum over the workers. Workers with an id above 127 are not
-        counted. A worker waits only while it prepares a batch, not while the training loop uses its batches.
+        With DataLoader workers, each value is the sum over the workers, up to the id 127. A worker waits only
+        while it prepares a batch, not while the training loop uses its batches.
         """
         if self._epochs.is_in_workers:
             return self._workers.total()
@@ -401,9 +397,9 @@ def _refuse_second_batching(caller: FrameType | None) -> None:
 class TFRecordTable(Dataset[Any]):
     """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
 
-    The loader requests all records of a batch at once, and the records are decoded together into one batch.
-    Pass ``collate_fn=dataset.collate`` to the DataLoader, because the dataset returns the records as a batch.
-    For compressed files, use `TFRecordBatches` with ``shuffle="blocks"``, which reads each block only once.
+    The records of a batch are requested and decoded together. Pass ``collate_fn=dataset.collate`` to the
+    DataLoader, because the dataset returns them as a batch. For compressed files, `TFRecordBatches` with
+    ``shuffle="blocks"`` is faster, because it reads each block only once.
 
     Parameters
     ----------
