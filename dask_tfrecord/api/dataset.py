@@ -262,23 +262,23 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     def export(self, format: Format) -> list[str]:
         """Write files beside the data files, so that another library can read the dataset.
 
-        Reads that use the snapshot ignore the exported files. Reads without the snapshot use the exported
-        ``features.json`` and ``dataset_info.json``. These two files then determine which columns and files
-        are read, and how many records each file must contain.
+        Call `export` again after an append, because the exported files do not describe the appended rows. An
+        overwrite removes them.
 
-        An overwrite of the dataset removes the exported files. Call `export` again after an append, because
-        the exported files do not describe the appended rows.
+        Reads that use the snapshot ignore the exported files. For reads without it, an exported
+        ``features.json`` and ``dataset_info.json`` determine which columns and files are read, and how many
+        records each file must contain.
 
         Parameters
         ----------
         format : "idx", "tfds" or "tfmd"
-            "idx" writes ``_idx/<data file>.idx`` for each data file. Each index file lists the offset and the
-            size of each record, for NVIDIA DALI and the ``tfrecord`` package.
+            "idx" writes ``_idx/<data file>.idx`` for each data file, with the offset and the size of each
+            record, for NVIDIA DALI and the ``tfrecord`` package.
 
             "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
-            TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
-            dataset. TensorFlow Datasets reads dates and times as integers. Columns that were read from a
-            directory of TensorFlow Datasets keep their feature classes and class names.
+            TensorFlow Datasets (TFDS). Each directory such as ``split=train/`` becomes a split. TFDS reads
+            dates and times as integers. Columns that were read from a TFDS directory keep their feature
+            classes and class names.
 
             "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
 
@@ -358,7 +358,7 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset, or the files of other tools, reading at most a sample of the records.
 
-    If the path has a snapshot, the columns and statistics come from the snapshot.
+    The columns and statistics of a dataset come from its snapshot.
 
     Parameters
     ----------
@@ -401,10 +401,10 @@ def open_dataset(
     >>> people.num_rows, len(people.files), people.version
     (3, 2, 1)
     >>> people.statistics[["type", "nulls", "min", "max"]]
-              type nulls   min   max
+              type  nulls   min   max
     column
-    name    string     1   Ada  Alan
-    born     int64     0  1815  1912
+    name    string      1   Ada  Alan
+    born     int64      0  1815  1912
     >>> people.to_table(columns=["name"], filter=pc.field("born") > 1910).to_pydict()
     {'name': ['Alan']}
     """

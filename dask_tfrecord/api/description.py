@@ -97,10 +97,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def num_rows(self) -> int | None:
-        """The number of rows that pass the filters, or None if counting the rows requires reading the files.
-
-        If ``num_rows`` is None, `count_rows` reads the files to count the rows.
-        """
+        """The number of rows that pass the filters, or None if `count_rows` must read files for it."""
         plan = self._plan_of_files
         if plan.count is not None:
             return plan.count
@@ -121,8 +118,7 @@ class Facts(OpenedPath):
     def kept_bytes(self) -> int:
         """The stored size in bytes of the replaced files that only earlier versions need.
 
-        `Dataset.expire` removes these files after the earlier versions have expired and a grace period has
-        passed. The property lists the directory of these files once.
+        `Dataset.expire` removes them after a grace period. Their directory is listed once.
         """
         plan = self._opened()
         return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])
@@ -181,10 +177,9 @@ class Facts(OpenedPath):
 
     @cached_property
     def splits(self) -> dict[str, int | None]:
-        """Map the name of each split to the number of its rows, or to None if this number is unknown.
+        """Map each split to the number of its rows, or to None if it is unknown.
 
-        The splits are the values of the partition column ``split``. Without a partition column ``split``, the
-        dict is empty.
+        The splits are the values of the partition column ``split``. Without it, the dict is empty.
         """
         plan = self._plan_of_files
         if SPLIT not in plan.partition_values:
@@ -203,14 +198,13 @@ class Facts(OpenedPath):
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
-        """The statistics of the columns, as a table with one row for each column.
+        """The statistics of the columns in the snapshot, with one row for each column.
 
-        The rows for the fields of a struct column follow the row for the column. The columns of the table are
-        ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
-        ``nulls`` (the number of nulls), ``min`` and ``max`` (the least and the greatest value of a scalar
-        column), and ``min_length`` and ``max_length`` (of the lists of a list column). Statistics come from
-        the snapshot. A statistic is null if it is unknown, for example if it is unknown how many rows of a
-        file pass the filters.
+        The columns of the DataFrame are ``type`` (the Arrow type), ``feature`` (the kind of feature that
+        stores the column, or "directory"), ``nulls`` (the number of nulls), ``min`` and ``max`` (the least
+        and the greatest value of a scalar column), and ``min_length`` and ``max_length`` (of the lists of a
+        list column). An unknown value is null, for example if the filters may exclude some rows of a file.
+        The fields of a struct column follow it.
         """
         plan = self._plan_of_files
         columns = [one for item in self.columns_of(plan).fields for one in item.family]
@@ -225,7 +219,7 @@ class Facts(OpenedPath):
         Returns
         -------
         pandas.DataFrame
-            A table with a row for each version, the newest last. The columns are Arrow-backed:
+            One row for each version, the newest last, with these Arrow-backed columns:
 
             - version : number of the version, for ``open_dataset(path, version=...)``
             - created : time of the commit in UTC; null if this time is unknown
@@ -261,14 +255,13 @@ class Facts(OpenedPath):
     def check(self) -> pd.DataFrame:
         """List the files once, and report how they differ from the newest version of the dataset.
 
-        `check` opens no data file, and changes nothing. Call `verify` to also read the content of all files.
-        The pages of web servers state no sizes, so `check` finds no resized files there.
+        No data file is opened, and nothing is changed. Call `verify` to also read all files. On a web server,
+        whose pages state no sizes, resized files are not found.
 
         Returns
         -------
         pandas.DataFrame
-            A DataFrame with one row for each problem, empty if there is no problem, and with these
-            Arrow-backed columns:
+            One row for each problem, with these Arrow-backed columns:
 
             - path : path of the file
             - problem : "missing" for a file of the dataset that does not exist; "resized" for a file of the
@@ -315,13 +308,12 @@ class Facts(OpenedPath):
     def verify(self) -> pd.DataFrame:
         """Read all files completely, and report damaged files and files that differ from the snapshot.
 
-        `verify` reads files in parallel and in bounded memory. Damage raises no error. The returned DataFrame
-        reports the damage.
+        The files are read in parallel and in bounded memory. Damage is reported, and raises no error.
 
         Returns
         -------
         pandas.DataFrame
-            A DataFrame with one row for each file, and with these Arrow-backed columns:
+            One row for each file, with these Arrow-backed columns:
 
             - path : path of the file
             - bytes : stored size of the file, in bytes

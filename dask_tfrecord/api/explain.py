@@ -35,8 +35,8 @@ _RULE = "the partition values or the statistics in the snapshot exclude all rows
 def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation":
     """Report which bytes of which files a Dask collection reads, and why.
 
-    `explain` decodes no record. If column files contain the columns that filters use, `explain` reads these
-    columns and evaluates the filters, just as a computation of the collection does.
+    No record is decoded. If column files contain the columns that filters use, they are read and the filters
+    evaluated, as a computation of the collection does.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     Returns
     -------
     Explanation
-        What the task of each partition reads from each file. ``print`` shows the explanation as a table, and
-        `Explanation.to_dict` returns values for JSON.
+        What the task of each partition reads from each file. It prints as a table, and `Explanation.to_dict`
+        returns values for JSON.
 
     Raises
     ------

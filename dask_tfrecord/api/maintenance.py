@@ -42,34 +42,30 @@ class Maintenance(OpenedPath):
         filters: Sequence[Any] | pc.Expression | None = None,
         keep_versions: bool | None = None,
     ) -> Commit:
-        """Replace the small files of a dataset by larger files with the same rows in the same order.
+        """Replace the small files of a dataset by larger ones, with the same rows in the same order.
 
-        `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies
-        the checksum of each file. `compact` joins only neighbouring files in the same directory, with the
-        same partition values and the same codec. Files whose size is at least half of ``target_bytes`` stay
-        unchanged. If the stored bytes of other tools' files cannot be joined, `compact` decompresses and
-        recompresses these files.
+        The stored bytes are copied, without decompressing or decoding them, and the checksum of each file is
+        verified. Only neighbours in the same directory, with the same partition values and codec, are joined.
+        Files of at least half of ``target_bytes`` stay unchanged. Files of other tools are decompressed and
+        recompressed if their stored bytes cannot be joined.
 
-        Rows that other writes append while `compact` runs are kept. If another write replaces files that
-        `compact` has read, `compact` skips them, and commits the compaction of the remaining files.
-
-        Tasks on the active Dask scheduler write the new files in parallel.
+        Tasks on the active Dask scheduler write the new files in parallel. Rows that other writes append
+        meanwhile are kept. Files that they replace are skipped, and the others are committed.
 
         Parameters
         ----------
         target_bytes : int or str, default "128 MiB"
-            The largest stored size of a new file, in bytes or as text with a unit. With
-            ``target_bytes=None``, the size of new files is not limited.
+            The largest stored size of a new file, in bytes or as text with a unit. With None, there is no
+            limit.
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
             Filters that select the files to compact, as in `read_tfrecord`. A file stays unchanged if
-            partition values or statistics show that none of its rows can pass the filters. By default, all
-            files are compacted.
+            partition values or statistics show that none of its rows pass. By default, all files are
+            compacted.
         keep_versions : bool, optional
-            If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
-            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, where they stay
-            until `expire` removes them. If ``keep_versions`` is False, remove the replaced files and the
-            earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True
-            if that value is not set.
+            If True, keep the earlier versions, so that they can still be read and restored. The replaced
+            files move to the hidden directory ``_tfrecord/kept`` until `expire` removes them. If False,
+            remove these files and the earlier versions. The default is ``dask-tfrecord.keep-versions`` in
+            Dask's configuration, or True if that is not set.
 
         Returns
         -------
@@ -125,37 +121,33 @@ class Maintenance(OpenedPath):
     ) -> Commit:
         """Delete exactly the rows of a dataset that pass filters.
 
-        If partition values or statistics show that all rows of a file pass the filters, `delete` drops the
-        file without opening it. If partition values or statistics show that no row can pass the filters,
-        `delete` keeps the file without opening it. `delete` reads all other files. A file that loses some
-        rows is written again, and blocks that keep all of their rows are copied unchanged.
+        A single commit deletes all these rows. If the process is killed before it, the dataset stays
+        unchanged.
 
-        If a category occurs only in deleted rows, `delete` removes the category from the column. To find such
-        categories, `delete` reads the categorical columns of the dropped and rewritten files, and then those
-        of the files with the remaining rows, including files that no filter needs. The search ends once each
+        Files are not opened if partition values or statistics show that all or none of their rows pass. Of
+        the others, those that lose rows are written again, and blocks that keep all rows are copied
+        unchanged. Tasks on the active Dask scheduler read and write the files in parallel.
+
+        Rows that other writes append meanwhile are kept, even if they pass the filters. If another write
+        replaces files that were read, the new files are processed as well.
+
+        A category that occurs only in deleted rows is removed from its column. To find out, the categorical
+        columns of the dropped and rewritten files are read, and then those of other files, until each
         category of the deleted rows is found in a remaining row.
-
-        A single commit deletes all matching rows. If the process is killed before the commit, the dataset
-        stays unchanged. Rows that other writes append while `delete` runs are kept, even if they pass the
-        filters. If another write replaces files that `delete` has read, `delete` also processes the new
-        files.
-
-        Tasks on the active Dask scheduler read and write the files in parallel.
 
         Parameters
         ----------
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-            Filters that select the rows to delete. Exactly the rows that ``read_tfrecord(path,
-            filters=filters)`` returns are deleted. A row with a null in a column that the filters compare is
-            kept, unless the filters select nulls. The snapshot does not store the filters.
+            Filters that select the rows to delete: those that ``read_tfrecord(path, filters=filters)``
+            returns. A row with a null in a compared column is kept, unless the filters select nulls. The
+            snapshot does not store the filters.
         dry_run : bool, default False
-            If ``dry_run`` is True, change nothing, and return what the call would delete.
+            If True, change nothing, and return what the call would delete.
         keep_versions : bool, optional
-            If ``keep_versions`` is True, keep the earlier versions, so that they can still be read and
-            restored. The replaced files then move to the hidden directory ``_tfrecord/kept``, where they stay
-            until `expire` removes them. If ``keep_versions`` is False, remove the replaced files and the
-            earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or True
-            if that value is not set.
+            If True, keep the earlier versions, so that they can still be read and restored. The replaced
+            files move to the hidden directory ``_tfrecord/kept`` until `expire` removes them. If False,
+            remove these files and the earlier versions. The default is ``dask-tfrecord.keep-versions`` in
+            Dask's configuration, or True if that is not set.
 
         Returns
         -------
@@ -210,15 +202,13 @@ class Maintenance(OpenedPath):
     def restore(self, version: int) -> Commit:
         """Make an older version of a dataset the newest version.
 
-        The new version has the rows, the columns and the ``custom_metadata`` of the older version. `restore`
-        neither reads nor writes data files. `restore` keeps all newer versions, so another `restore` can undo
-        the first `restore`.
+        The new version has the rows, the columns and the ``custom_metadata`` of the older one. No data file
+        is read or written. All newer versions are kept, so another `restore` can undo this one.
 
         Parameters
         ----------
         version : int
-            The version to restore. `history` lists the versions. If ``version`` is the newest version,
-            nothing is committed.
+            The version to restore, which `history` lists. If it is the newest, nothing is committed.
 
         Returns
         -------
@@ -228,8 +218,8 @@ class Maintenance(OpenedPath):
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot, or if the dataset does not have this version. For a missing
-            version, the error names the versions of the dataset.
+            If the directory has no snapshot, or if the dataset does not have this version. The error then
+            lists its versions.
         CorruptRecordError
             If a file that the newest version does not list is missing, or has another size.
         FileChangedError
@@ -281,9 +271,8 @@ class Maintenance(OpenedPath):
         ``older_than``. The newest version never expires. An expired version can no longer be opened or
         restored.
 
-        The files of an expired version stay for the grace period, so that running reads of the version can
-        finish. The first call of `expire` or `cleanup` after the grace period removes the files of the
-        expired version.
+        Its files stay for the grace period, so that running reads can finish. The first call of `expire` or
+        `cleanup` after this period removes them.
 
         On a full disk, `expire` first removes the files that earlier calls have left. With ``grace="0 s"``,
         it then also removes the files of the versions that expire, before it commits.
@@ -291,12 +280,11 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         versions : int, optional
-            How many versions to keep. Versions that `expire` itself creates do not count. By default, only
-            the age of a version decides whether the version expires.
+            How many versions to keep, not counting those that `expire` itself creates. By default, only the
+            age decides.
         older_than : str or timedelta, optional
-            The age at which a version expires, for example ``"7 days"``. The age is the time since the
-            version was created, by the clock of the store. By default, only the number of versions decides
-            whether a version expires.
+            The age at which a version expires, such as ``"7 days"``, by the clock of the store. By default,
+            only the number of versions decides.
         grace : str or timedelta, default "1 hour"
             How long to keep the files of an expired version, for running reads. Pass more time than the
             longest read of the dataset takes.
@@ -304,9 +292,9 @@ class Maintenance(OpenedPath):
         Returns
         -------
         Commit
-            The newest version. ``details`` contains the versions that the call expired
-            (``expired_versions``), the number of data files that the call removed (``removed_files``), and
-            the stored size of these files (``removed_bytes``). If no version expires, nothing is committed.
+            The newest version. ``details`` contains the versions that expired (``expired_versions``), the
+            number of data files that were removed (``removed_files``), and their stored size
+            (``removed_bytes``). If no version expires, nothing is committed.
 
         Raises
         ------
@@ -314,8 +302,7 @@ class Maintenance(OpenedPath):
             If the directory has no snapshot.
         OSError
             If files cannot be removed, or if a full disk has no space for the new version and ``grace`` is
-            not zero. Versions may have expired even if `expire` raises OSError. Call `expire` again to remove
-            the files.
+            not zero. Versions may have expired nevertheless. Call `expire` again to remove their files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
         DestinationError
@@ -357,18 +344,18 @@ class Maintenance(OpenedPath):
     def repair(self, *, dry_run: bool = False) -> Commit:
         """Remove files that no longer exist from the file list of a dataset.
 
-        If something other than this library removed files of a dataset, such as `rm` or a lifecycle rule of a
-        store, reads of their rows raise. `repair` lists the files once, and commits a version without the
-        missing files and their rows. If no file is missing, `repair` commits nothing.
+        Reads raise if something other than this library, such as ``rm`` or a lifecycle rule of a store, has
+        removed files of the dataset. `repair` lists the files once, and commits a version without the missing
+        files and their rows. If no file is missing, nothing is committed.
 
-        `repair` opens no data file, and neither drops nor changes a file that exists. `repair` keeps the
-        earlier versions, and the rows that other writes append while `repair` runs. If the missing files are
-        put back, `restore` makes their rows part of the dataset again.
+        Files that exist are neither opened nor changed. The earlier versions are kept, and so are rows that
+        other writes append meanwhile. If the missing files are put back, `restore` makes their rows part of
+        the dataset again.
 
         Parameters
         ----------
         dry_run : bool, default False
-            If ``dry_run`` is True, change nothing, and return the files that are missing.
+            If True, change nothing, and return the files that are missing.
 
         Returns
         -------
@@ -424,27 +411,25 @@ class Maintenance(OpenedPath):
     ) -> list[str]:
         """Remove the files of interrupted writes, such as a write whose client process was killed.
 
-        `cleanup` removes staged files, data files of interrupted writes, and column files, unless a snapshot
-        lists them. `cleanup` removes leftover files that a committed overwrite should have removed. `cleanup`
-        keeps the files of other tools, and the files of versions that have not expired. `cleanup` removes the
-        files of an expired version if the version expired more than ``older_than`` ago. On S3, `cleanup` also
-        aborts incomplete multipart uploads.
+        These are staged files, data files and column files that no snapshot lists. Files that a committed
+        overwrite should have removed go as well, and files of versions that expired more than ``older_than``
+        ago. On S3, incomplete multipart uploads are aborted. The files of other tools and of all other
+        versions are kept.
 
         Parameters
         ----------
         older_than : str or timedelta, default "1 day"
-            How old the newest file of a write must be, by the clock of the store, before the files of the
-            write are removed. If the newest file is younger than ``older_than``, all files of the write are
-            kept, because the write may still be running. Pass more time than the longest task of a running
+            How old the newest file of a write must be, by the clock of the store, before its files are
+            removed, because the write may still be running. Pass more time than the longest task of a running
             write, and the longest read of an expired version, take.
         dry_run : bool, default False
-            If ``dry_run`` is True, remove nothing, and return the files that would be removed.
+            If True, remove nothing, and return the files that would be removed.
 
         Returns
         -------
         list of str
-            The removed files, as paths relative to the directory. The list does not contain the files that a
-            committed overwrite should have removed. The list is empty if the directory does not exist.
+            The removed files, as paths relative to the directory, apart from those that a committed overwrite
+            should have removed. The list is empty if the directory does not exist.
 
         Raises
         ------
@@ -488,31 +473,28 @@ class Maintenance(OpenedPath):
     def add_snapshot(self, *, columnar: str | Sequence[str] | Literal[False] | None = "auto") -> Commit:
         """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
-        After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files. With the
-        snapshot, `read_tfrecord` opens the dataset without reading any data file, and knows the number of
-        rows. The snapshot also lets `read_tfrecord` skip files in which no row can pass the filters.
-        Because the snapshot lists the blocks of large uncompressed files, `read_tfrecord` splits these files
-        without searching for the starts of records. With the snapshot, `take` loads rows by index without
-        first counting all rows. `add_snapshot` does not change the data files.
+        The directory is then a dataset, as if `to_tfrecord` had written it. It opens without a read of any
+        data file, and its number of rows is known. Reads skip files in which no row passes the filters, split
+        large uncompressed files without searching for records, and load rows by index (`take`) without
+        counting them first. The data files do not change.
 
-        Call `add_snapshot` again after other tools have added, removed or rewritten files. A repeated call
-        reads all files again. If `to_tfrecord` has appended to the dataset, a repeated call only reads the
-        rewritten files of other tools, and keeps the columns and types. A copy of a dataset needs no new
-        snapshot. After a copy that changed the modification times of other tools' files, `add_snapshot`
-        compares their checksums, so that later reads need not.
+        Call `add_snapshot` again after other tools have added, removed or rewritten files. It reads all files
+        again, or if `to_tfrecord` has appended to the dataset, only the rewritten files of other tools; it
+        then keeps the columns and types. A copy of a dataset needs no new snapshot, but if the copy changed
+        the modification times of other tools' files, this call compares their checksums, so that later reads
+        need not.
 
-        By default, `add_snapshot` copies the small columns of large files while it reads them. Several tasks
-        share an uncompressed file of more than 64 MiB, so it is read a second time if it may have small
-        columns.
+        By default, the small columns of large files are copied while the files are read. Several tasks share
+        an uncompressed file of more than 64 MiB, so it is read a second time if it may have small columns.
 
         Parameters
         ----------
         columnar : {"auto", "scalars", None, False} or list of str, default "auto"
             The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. With
-            "auto", the setting of the dataset stays the same. Files that `add_snapshot` reads get their small
-            columns; if the setting is a list or "scalars", only missing, outdated or incomplete Parquet files
-            are written. With a list or "scalars", all Parquet files are written anew from the records, even
-            if the snapshot is up to date. With None or False, none is written.
+            "auto", the setting of the dataset stays the same: files that are read get their small columns, or
+            with a list or "scalars" as the setting, missing, outdated and incomplete Parquet files are
+            written. With a list or "scalars", all Parquet files are written anew from the records, even if
+            the snapshot is up to date. With None or False, none is written.
 
         Returns
         -------
@@ -530,8 +512,7 @@ class Maintenance(OpenedPath):
             If a record is damaged, or if `to_tfrecord` has written some of the files, and a file is missing
             or has another size. `verify` reports all damage, and `repair` drops missing files.
         SchemaError
-            If a value in a record does not fit its column. `verify` reports all values that do not fit their
-            columns.
+            If a value in a record does not fit its column. `verify` reports all such values.
 
         See Also
         --------
