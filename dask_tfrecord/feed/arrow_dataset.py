@@ -1,9 +1,8 @@
 """Let DuckDB, DataFusion and pyarrow query a dataset.
 
-`ArrowDataset` extends `pyarrow.dataset.Dataset`, because query engines accept no other class. The engines
-call only the methods that this module overrides. Arrow's C++ code ignores Python methods, and reads the files
-that were passed to the parent class. `ArrowDataset` passes one file that does not exist, so that a read by
-C++ code raises an error.
+`ArrowDataset` extends `pyarrow.dataset.Dataset`, because query engines accept no other class. They call only
+the methods that this module overrides. Arrow's C++ code ignores these, and reads the files that the parent
+class was given: one file that does not exist, so that such a read raises.
 """
 
 import pickle
@@ -30,9 +29,8 @@ from dask_tfrecord.keywords.public_functions import calling, public_function
 from dask_tfrecord.keywords.requests import existing_names
 from dask_tfrecord.schema.fields import Schema
 
-# The size, in stored bytes, of the pieces into which a dataset is divided. Engines read the pieces of a
-# dataset in order or in parallel. Reading column files has a fixed cost for each piece, so smaller pieces
-# would slow down reads.
+# The size, in stored bytes, of the pieces into which a dataset is divided. Engines read them in order or in
+# parallel. Smaller pieces would slow down reads of column files, which have a fixed cost for each piece.
 PIECE_BYTES = 1 << 25
 
 _BATCH_ROWS = 131_072
@@ -61,7 +59,7 @@ class SharedPlan:
 class Source(NamedTuple):
     """The rows of an `ArrowDataset`: a plan, the indices of the partitions to read, and the latest reads.
 
-    Methods take the source once, because a commit of another thread may replace it.
+    Each method reads this attribute only once, because a commit in another thread may replace it.
     """
 
     plan: ReadPlan
@@ -94,10 +92,9 @@ class ArrowDataset(pads.FileSystemDataset):
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
         """Return an iterator of fragments, one for each piece of the dataset's files.
 
-        With a filter, the iterator leaves out pieces in which no row can pass the filter. The rows of the
-        returned pieces are not filtered. DataFusion calls ``fragment.scanner(schema, filter=...)`` with the
-        schema of the dataset. A filter that is passed with a schema follows the rules of DataFusion: NaN is
-        greater than all other numbers, and `isin` returns null for a null.
+        With a filter, pieces in which no row can pass are left out. The rows of the others are not filtered.
+        A filter that is passed to the ``scanner`` of a fragment together with a schema, as by DataFusion,
+        follows its rules: NaN is greater than all other numbers, and `isin` returns null for a null.
         """
         source, selected = self._source, self._selected
         pieces = source.pieces

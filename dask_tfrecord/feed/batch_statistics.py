@@ -11,18 +11,18 @@ from dask_tfrecord.storage.range_requests import RequestCounts
 
 logger = logging.getLogger(__name__)
 
-# If a program waited for more than `_TOLERATED` of the time since the last message, it logs a message. There
-# is at most one message in `_LOG_SECONDS` seconds.
+# A message is logged if a program waited for more than `_TOLERATED` of the time since the last one, at most
+# every `_LOG_SECONDS` seconds.
 _LOG_SECONDS = 10.0
 _TOLERATED = 0.2
 
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """What an iteration has cost so far. `Batches.statistics` returns the statistics.
+    """What an iteration has cost so far, as `Batches.statistics` returns it.
 
-    ``print`` prints the statistics as a table. The sum of several statistics, such as those of several
-    workers, is ``a + b``.
+    It prints as a table. ``a + b`` is the sum, such as that of several workers, and ``a - b`` what was added
+    since ``b``.
 
     Attributes
     ----------
@@ -33,13 +33,13 @@ class BatchStatistics:
     seconds_waited : float
         The part of ``seconds`` in which the program waited for batches, in ``next``.
     seconds_without_data : float
-        The part of ``seconds_waited`` in which no block was ready. In the rest of ``seconds_waited``, the
-        calling thread decoded and converted batches.
+        The part of ``seconds_waited`` in which no block was ready. In the rest, the calling thread decoded
+        and converted batches.
     seconds_read : float
         The time in which threads waited for the store, the disk or a Dask cluster, summed over the threads.
     seconds_decoded : float
-        The CPU time in which threads read, decoded and converted rows, summed over the threads, including the
-        calling thread.
+        The CPU time in which threads, also the calling one, read, decoded and converted rows, summed over the
+        threads.
     bytes_read : int
         The stored size of the blocks that were read. For a Dask collection, the size of the partitions.
     bytes_ready : int

@@ -110,14 +110,14 @@ def feature_spec(
     Returns
     -------
     FeatureSpec
-        The feature spec of the dataset. For each field ``b`` of a struct column ``a``, the spec has a feature
-        "a/b". `FeatureSpec.code` returns the spec as Python code.
+        The feature spec of the dataset, which `FeatureSpec.code` returns as Python code. The field ``b`` of a
+        struct column ``a`` is the feature "a/b".
 
     Raises
     ------
     SchemaError
-        If a column of integers may have nulls and ``fill_nulls`` has no value for the column, if the records
-        are not Examples or SequenceExamples, or if ``fill_nulls`` names a list column.
+        If a column of integers may have nulls and no value in ``fill_nulls``, if the records are not Examples
+        or SequenceExamples, or if ``fill_nulls`` names a list column.
 
     Examples
     --------

@@ -29,8 +29,8 @@ def serve(
 ) -> "FlightServer":
     """Start an Arrow Flight server that serves a dataset or a Dask collection.
 
-    A client that asks for the flight info of any path receives the endpoints of epoch 0, with one endpoint
-    for each shard. A client that sends the JSON command ``{"epoch": 3}`` receives the endpoints of epoch 3.
+    The flight info of any path has the endpoints of epoch 0, one for each shard. That of the JSON command
+    ``{"epoch": 3}`` has the endpoints of epoch 3.
 
     Parameters
     ----------

@@ -56,21 +56,20 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     batch_size : int
         The number of rows in each batch of this process.
     columns : str or list of str, optional
-        The columns of an element, besides the label. By default, all columns are read. If ``columns`` is a
-        single name and not a list, the features are one array, and otherwise a dict of arrays.
+        The columns of an element, besides the label. By default, all columns are read. A single name gives
+        one array of features, and a list a dict of arrays.
     label : str, optional
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element consists of the features.
     shuffle : bool or "blocks", optional
-        If True, all rows are shuffled anew in each epoch. By default, the rows are not shuffled. If
-        ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which makes reads of
-        compressed files much faster. With "blocks", pass ``shuffle=False`` to ``fit``. If Keras also shuffled
-        the batches, successive batches would read different blocks.
+        If True, all rows are shuffled anew in each epoch. By default, they are not shuffled. "blocks" gives
+        the order of `RecordTable.block_order`, in which compressed files are read much faster; pass
+        ``shuffle=False`` to ``fit`` then, because the batches that follow each other share blocks.
     seed : int, default 0
         The seed of the random row order.
     shard : tuple of int, default (0, 1)
-        The index of the shard to return, counted from 0, and the number of shards. If several processes train
-        a model, each process reads one shard, such as ``(jax.process_index(), jax.process_count())``.
+        The index of the shard to return, counted from 0, and the number of shards. Each of several processes
+        that train a model reads one, such as ``(jax.process_index(), jax.process_count())``.
     elastic : int, optional
         Divide the rows into this number of sequences, as in `iter_batches`. The k-th batches of all shards
         together then contain the same rows for every number of shards that divides ``elastic``.
@@ -79,25 +78,25 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         leaves out rows, and "pad" repeats rows, so that all shards have the same number of batches. "keep"
         returns every row once.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
-        batch, and "drop" omits that batch.
+        What to do with an incomplete last batch: "keep" returns it, and "drop" omits it.
     epoch : int, default 0
-        The first epoch, counted from 0. If ``epoch`` equals the ``initial_epoch`` of ``fit``, a resumed run
-        has the same row orders as an uninterrupted run.
+        The first epoch, counted from 0. Pass the ``initial_epoch`` of ``fit``, so that a resumed run has the
+        same row orders as an uninterrupted one.
     step : int, default 0
         The number of batches to skip from the beginning of ``epoch`` on. To resume a run at any batch, pass
         the number of batches with which the model was trained, such as ``int(model.optimizer.iterations)``,
-        and the first epoch of the run as ``epoch``. If the dataset then begins in the middle of an epoch, all
-        epochs of Keras do: Keras counts the batches only once, so an epoch of Keras consists of the rest of
-        an epoch and the first batches of the next epoch. To end the epoch first, pass the number of the
-        remaining batches to ``fit`` as ``steps_per_epoch``, and call `set_epoch` before the next ``fit``.
+        and the first epoch of the run as ``epoch``.
+
+        Keras counts the batches only once. If the dataset begins in the middle of an epoch, each epoch of
+        Keras therefore consists of the rest of an epoch and the first batches of the next. To end the epoch
+        first, pass the number of its remaining batches to ``fit`` as ``steps_per_epoch``, and call
+        `set_epoch` before the next ``fit``.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
     workers, use_multiprocessing, max_queue_size
-        These parameters have the same meaning as in `keras.utils.PyDataset`. The worker threads of Keras
-        share the dataset. Use workers only with the backend TensorFlow: with other backends, Keras repeats
-        the batches that workers read while it builds the model.
+        As in `keras.utils.PyDataset`. Use workers only with the backend TensorFlow: with other backends,
+        Keras repeats the batches that they read while it builds the model.
     cache, cache_bytes
         A directory on a local disk that keeps blocks of remote files, and its limit, as in `iter_batches`.
     **read

@@ -54,9 +54,8 @@ def scan_tfrecord(
     """Return a Polars LazyFrame that reads a dataset. The data files are read when the query is collected.
 
     Only the columns of the query are decoded, and only files that can contain a row of the result are opened.
-    Polars itself applies the filters of the query to the rows, so filters follow the rules of Polars. Reading
-    a slice of the frame stops as soon as enough rows have been read. If a snapshot describes the files,
-    Polars can count the rows and read the last rows without searching the files for record boundaries.
+    Polars applies the filters to the rows, so they follow its rules. A slice reads no more rows than it
+    needs. With a snapshot, rows are counted, and the last rows found, without a search for records.
 
     Parameters
     ----------

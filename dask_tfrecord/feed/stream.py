@@ -432,8 +432,8 @@ def serve(
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
     The streams are plain Arrow IPC streams, which any Arrow client can read. Dates, times, timestamps and
-    durations are sent as integers. Categorical columns are sent as values, not as codes. Tensors are sent as
-    flat lists, and the code that `StreamServer.client_code` returns reshapes these lists.
+    durations are sent as integers, and categorical columns as values, not as codes. Tensors are sent as flat
+    lists, which the code of `StreamServer.client_code` reshapes.
 
     Parameters
     ----------
@@ -442,10 +442,11 @@ def serve(
     endpoints : str or list of str, default "tcp://127.0.0.1:0"
         The addresses at which clients connect: ``"tcp://host:port"``, ``"host:port"`` or ``"unix://path"``.
         Port 0 means any free port, and an omitted host means 127.0.0.1. With ``"fd://number"``, the server
-        writes one pass to an open file descriptor, and then closes the descriptor. The connection is not
-        encrypted, and anyone who can connect can read the rows. Use hosts other than 127.0.0.1 only in a
-        network that you trust. With several endpoints, the rows are divided among the endpoints, so a client
-        must read all endpoints to get all rows.
+        writes one pass to an open file descriptor, and then closes it. The rows are divided among several
+        endpoints, so a client must read all of them.
+
+        The connection is not encrypted, and anyone who can connect can read the rows. Use hosts other than
+        127.0.0.1 only in a network that you trust.
     batch_size : int or None, default 1024
         Number of rows in each element of the client's dataset. If None, each row is an element, so lists may
         have different lengths. The server then sends 1024 rows at a time.
@@ -456,13 +457,13 @@ def serve(
         If the second or a later endpoint has no rows, its pass fails instead of sending an empty stream, on
         which TensorFlow I/O would crash.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
-        the lists, and fills null lists of a fixed size. Null lists of variable length become empty lists. By
-        default, a null raises, because TensorFlow I/O has no nulls.
+        The value that replaces the nulls of each column. By default, a null raises, because TensorFlow I/O
+        has none. In a list column, the value replaces nulls inside the lists, and fills null lists of a fixed
+        size. Null lists of variable length become empty.
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. With one endpoint, each pass has a different row
-        order. With several endpoints, the row order is the same in every pass, because one endpoint cannot
-        know which pass the client reads from another endpoint.
+        order. With several, all passes have the same one, because an endpoint does not know which pass the
+        client reads from another.
     seed, shuffle_buffer, prefetch, cache, cache_bytes, **read
         These parameters have the same meaning as in `iter_batches`.
 

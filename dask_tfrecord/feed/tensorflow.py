@@ -89,21 +89,20 @@ def tensorflow_dataset(
         leaves out rows, and "pad" repeats rows, so that all shards have the same number of batches. "keep"
         returns every row once.
     batch_mode : "keep" or "drop", default "keep"
-        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns the incomplete last
-        batch, and "drop" omits that batch.
+        What to do with an incomplete last batch: "keep" returns it, and "drop" omits it.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, an empty string in string and binary columns, and an empty list in list columns.
     epoch : int, optional
-        The epoch of the first iteration. Each later iteration reads the next epoch. By default, the first
-        iteration reads the epoch of ``start``, or epoch 0 without ``start``.
+        The epoch of the first iteration, by default that of ``start``, or 0. Each later iteration reads the
+        next one.
     start : dict or list of dict, optional
         The state from which the first iteration continues, or a list of the states of all shards, as in
         `iter_batches`. Later iterations cover whole epochs.
     state_column : str, optional
-        The name of an additional feature: a scalar string tensor that contains the state after the batch as
-        JSON. To resume, pass ``start=json.loads(state)``, where ``state`` is the string from the last batch
-        that was used. Batches that ``prefetch`` has prepared do not change the state.
+        The name of an additional feature: a scalar string tensor with the state after the batch as JSON. To
+        resume, pass ``start=json.loads(state)`` with the state of the last batch that was used. Batches that
+        are prepared ahead do not change it.
     prefetch : int, default 2
         The number of batches that are prepared ahead.
     cache, cache_bytes
@@ -115,10 +114,9 @@ def tensorflow_dataset(
     Returns
     -------
     tf.data.Dataset
-        A dataset whose elements are batches. The cardinality of the dataset is known, unless ``start`` is
-        passed. The tensors have the types of the columns: bool, small integers, float64 and so on. Columns of
-        lists become ragged tensors. Columns of dates, times and durations become integers in the unit of the
-        column.
+        A dataset whose elements are batches. Its cardinality is known, unless ``start`` is passed. The
+        tensors have the types of the columns, such as bool, int8 and float64. Lists become ragged tensors,
+        and dates, times and durations integers in the unit of the column.
 
     Raises
     ------
@@ -128,7 +126,7 @@ def tensorflow_dataset(
         If an argument has a wrong type or value, or if there are more shards than rows.
     tf.errors.OpError
         While the dataset is iterated, if a file was changed or removed after the call, or if a column of
-        integers has nulls and ``fill_nulls`` has no value for the column.
+        integers has nulls and no value in ``fill_nulls``.
 
     Examples
     --------

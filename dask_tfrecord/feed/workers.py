@@ -43,7 +43,7 @@ class _Jagged(NamedTuple):
 
 
 class _Pieces(NamedTuple):
-    """A list of one-dimensional tensors of bytes, whose values follow each other."""
+    """A list of one-dimensional tensors of bytes, which lie next to each other in one buffer."""
 
     values: _ByteSpan
     sizes: Sequence[int]
@@ -141,7 +141,7 @@ def _is_plain(value: torch.Tensor) -> bool:
         and value.device.type == "cpu"
         and value.is_contiguous()
         and not (value.requires_grad or value.is_quantized or value.is_conj() or value.is_neg())
-        and not value.is_shared()  # other processes may write to these values
+        and not value.is_shared()  # other processes may change the values later
     )
 
 

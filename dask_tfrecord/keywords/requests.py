@@ -221,7 +221,8 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
         with suppress(TFRecordError):  # a string that is not a duration may be a size
             if wait := arguments.duration("commit_every", value):
                 return "seconds", wait.total_seconds()
-        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # without a unit, a text could mean rows
+        # Text without a unit may be meant as a number of rows.
+        if isinstance(value, str) and value.rstrip()[-1:].isalpha():
             with suppress(TFRecordError):
                 return "bytes", arguments.byte_count("commit_every", value) or 0
     else:

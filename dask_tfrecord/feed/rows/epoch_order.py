@@ -1,7 +1,6 @@
 """Plan batches: compute the row order of an epoch and the range of a shard.
 
-With ``shuffle="blocks"``, an epoch shuffles the blocks first, and then the rows of each group of blocks. Each
-use of random numbers has a separate random stream, so that the orders are independent of each other.
+Each use of random numbers has its own random stream, so that the orders are independent of each other.
 """
 
 import re
@@ -42,8 +41,7 @@ from dask_tfrecord.keywords.arguments import (
     Uneven,
 )
 
-# Each name says what a stream of random numbers shuffles. The key of the stream contains the index of the
-# name in this list.
+# What a stream of random numbers shuffles. The index in this list is part of the key of the stream.
 Use = Literal["pieces", "window", "rows", "mixture", "source"]
 
 
@@ -69,8 +67,7 @@ _SHUFFLED_BYTES = 1 << 20
 # The default of ``batch_size``.
 BATCH_ROWS = 1024
 
-# A weak shuffle causes a warning only if there are this many rows or more. A dataset with fewer rows fits
-# into a shuffle buffer.
+# A weak shuffle causes a warning only from this number of rows on. Fewer rows fit into a shuffle buffer.
 _MANY_ROWS = 10_000
 
 # ``shuffle="blocks"`` shuffles the rows of up to ``_GROUP_BLOCKS`` blocks at a time. A group with fewer than
@@ -261,7 +258,7 @@ def check_buffer(kind: Shuffle | None, buffer: int) -> None:
 
 
 def check_batch_size(batch_size: int, batch_mode: BatchMode) -> None:
-    """Raise if ``batch_size=`` has no effect, or if one of the two values is wrong."""
+    """Raise if a value is invalid, or if ``batch_mode=`` makes ``batch_size=`` have no effect."""
     arguments.number("batch_size", batch_size)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     if batch_mode == "auto" and batch_size != BATCH_ROWS:
@@ -309,10 +306,10 @@ class Slice(NamedTuple):
 class Span(NamedTuple):
     """A range of positions in the row order of an epoch.
 
-    Positions refer to the row order before the rows within each window are shuffled. For a Dask collection,
-    positions count partitions, not rows. If only part of a window was returned, its span still covers the
-    whole window. ``first`` and ``last`` then give the range of the remaining rows in the window's shuffled
-    order. For a window of a Dask collection, ``last`` is None.
+    Positions refer to the order before the rows within each window are shuffled. They count partitions, not
+    rows, for a Dask collection. If only some rows of a window were returned, its span still covers the whole
+    window, and ``first`` and ``last`` give the remaining rows in the shuffled order of the window. For a
+    window of a Dask collection, ``last`` is None.
     """
 
     start: int
@@ -390,14 +387,14 @@ class Window(Generic[Piece]):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in the epoch's order.
+    """The order of all rows in one epoch. ``pieces`` lists the indices of the pieces in this order.
 
-    ``ends`` contains the start position of each piece, followed by the end of the last piece. If
-    ``is_counted`` is False, positions count pieces, not rows. ``seed`` pairs the seed of the shuffle with the
-    epoch, and is None without a shuffle. A window has at least ``buffer`` rows, unless the rows are large.
-    ``sizes`` contains the stored bytes of each piece, or is None if they are unknown. If ``is_grouped`` is
-    True, windows are groups of blocks. If the rows are divided into several ``sequences``, each of them has
-    its own windows, whose limits are divided by the number of sequences. ``buffer`` is divided already.
+    ``ends`` contains the start position of each piece, followed by the end of the last piece. Positions count
+    pieces, not rows, if ``is_counted`` is False. ``seed`` pairs the seed of the shuffle with the epoch, and
+    is None without a shuffle. A window has at least ``buffer`` rows, unless the rows are large. ``sizes``
+    contains the stored bytes of each piece, or is None if they are unknown. If ``is_grouped`` is True,
+    windows are groups of blocks. Each of several ``sequences`` has its own windows, whose limits are divided
+    by the number of sequences (``buffer`` is divided already).
     """
 
     pieces: Ints

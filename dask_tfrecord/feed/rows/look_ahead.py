@@ -74,9 +74,9 @@ class Depth(NamedTuple):
 class _Ahead(Generic[Rows]):
     """A piece of a sequence that is being read, or that is ready.
 
-    ``cost`` is the size that the limit counts. ``cost`` and ``num_rows`` are estimates until the piece is
-    ready. ``nbytes`` is the size in memory of the rows that are ready and were not taken. Each item in
-    ``found`` is rows, None or an error, and True for the last item of the piece.
+    ``cost``, the size that counts for the limit of the read-ahead, and ``num_rows`` are estimates until the
+    piece is ready. ``nbytes`` is the size in memory of the rows that are ready and were not taken. Each item
+    in ``found`` is rows, None or an error, and True for the last item of the piece.
     """
 
     def __init__(self, piece: Slice, cost: int) -> None:

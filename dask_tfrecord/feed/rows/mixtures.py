@@ -123,7 +123,7 @@ class MixedAt(NamedTuple):
     returned: Ints
 
     def remaining(self, weights: Ints) -> list[Rest]:
-        """Return what remains of each sequence."""
+        """Return the rows of each sequence that remain after this position."""
         run, drawn = self.run, self.run.drawn[:, self.step]
         rows = drawn.sum(axis=0)
         deficits = run.deficits + rows[:, None] * weights - drawn.T * weights.sum()

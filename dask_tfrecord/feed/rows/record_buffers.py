@@ -58,8 +58,8 @@ class RecordDecoder:
         """Decode records as `Decoder.feed_records` does, and add the partition columns.
 
         ``partitions`` contains the partition index of each row in ``rows``, and is needed only for partition
-        columns. The batch ends before the first
-        record that would make the batch exceed 2 GiB. The ``record`` of an error is an index into ``rows``.
+        columns. The batch ends before the first record with which it would exceed 2 GiB. The ``record`` of an
+        error is an index into ``rows``.
         """
         fed = self._decoder.feed_records(buffers, places, rows)
         decoded = self._decoder.take()

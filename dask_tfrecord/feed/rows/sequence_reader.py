@@ -24,7 +24,7 @@ from dask_tfrecord.feed.rows.epoch_order import Order, Prefetch, Slice, Span, Wi
 from dask_tfrecord.feed.rows.look_ahead import Depth, LookAhead, PieceReader
 from dask_tfrecord.feed.rows.sources import DatasetSource, RecordReader, RecordWindow, WindowMemory
 
-# The number of slices that need a piece of rows that are read again and again.
+# Stands for the number of slices that need a piece, if its rows are read again and again.
 _ALWAYS = 1 << 60
 
 # Rows of about this many bytes are decoded together, unless a batch is larger.
