@@ -1,14 +1,12 @@
 """Define the exceptions and warnings of this library.
 
-An error message states what is wrong, where the problem is, and what to do. The code that detects a problem
-sets the fields that it knows, such as ``record``. Callers add missing fields, such as the path, with the
-context manager `located`. Public functions add their own name and the path to an error. An error that a
-worker raises reaches the client with all fields.
+A message says what is wrong, where, and what to do. The code that detects a problem sets the fields that it
+knows, such as ``record``. Its callers add others, such as the path, with `located`, and the public function
+adds its name and path. An error of a worker reaches the client with all fields.
 
-If an argument would solve the problem, the error suggests this argument as a :class:`Remedy`. The remedies
-that several errors share are defined at the end of this module. An error message shows the remedies that the
-called function or command accepts. For a remedy that the called function does not accept, the message names a
-function that accepts it.
+A :class:`Remedy` is an argument that would solve the problem. The message shows the remedies that the called
+function or command accepts, and for any other, a function that accepts it. Remedies that several errors share
+are defined at the end of this module.
 """
 
 import json
@@ -28,8 +26,7 @@ logger = logging.getLogger(__name__)
 READ = "read_tfrecord"
 OPEN = "open_dataset"
 
-# Maps the name of each function that an error may mention to the keywords that the function accepts. The
-# decorator `public_function` fills in the keywords.
+# Maps each function that an error may mention to its keywords, which `public_function` fills in.
 KEYWORDS: dict[str, Collection[str]] = {
     READ: (),
     OPEN: (),
@@ -50,8 +47,8 @@ class Remedy(NamedTuple):
     value : object
         The value to pass, such as ``"skip"``.
     effect : str
-        What passing the argument does, as an infinitive, such as ``"read all other records"``. An empty
-        ``effect`` means that this remedy and the next remedy must be passed together.
+        What passing the argument does, as an infinitive, such as ``"read all other records"``. If it is
+        empty, this remedy and the next must be passed together.
     """
 
     keyword: str
@@ -108,9 +105,8 @@ class TFRecordError(ValueError):
         What the user can do. A str becomes ``advice``, a `Call` is added to ``calls``, a `Remedy` is added to
         ``remedies``, and None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials. If ``path`` is None, the public
-        function that the user called sets it to its own path argument. In an error about a keyword, ``path``
-        stays None.
+        The file or directory that the error is about, without credentials. By default, the public function
+        that the user called sets its own path argument, except in an error about a keyword.
     record : int, optional
         Index of the record in its file, counted from 0. For an error during a write, the index of the row in
         its partition.
@@ -124,12 +120,11 @@ class TFRecordError(ValueError):
         Function calls that would avoid the error.
     remedies : sequence of Remedy
         The arguments that avoid the error, each with a keyword, a value and an effect. If a public function
-        raises the error, only the remedies that the function accepts remain.
+        raises the error, only those that it accepts remain.
     function : str, optional
-        The public function that accepts the remedies. If the function that the user called does not accept a
-        remedy, the message names ``function`` for it. If ``function`` is None, the message names a suitable
-        function, such as `read_tfrecord` or `open_dataset`. If ``function`` is an empty string, the message
-        leaves out such remedies.
+        The public function that the message names for remedies that the called function does not accept. By
+        default, it names a suitable one, such as `read_tfrecord` or `open_dataset`. If ``function`` is an
+        empty string, the message leaves these remedies out.
     keyword : str, optional
         The keyword that the problem is about. By default, the public function that the user called reads the
         keyword from a ``problem`` that begins with a keyword and ``=``.
@@ -139,7 +134,7 @@ class TFRecordError(ValueError):
     Attributes
     ----------
     other_remedies : tuple of Remedy
-        Arguments that would avoid the error, but that the function that raised it does not accept.
+        Arguments that would avoid the error, but that the called function does not accept.
     called : str, optional
         The name of the public function that raised the error, or None if a task raised the error.
 
@@ -188,8 +183,8 @@ class TFRecordError(ValueError):
     def __str__(self) -> str:
         return self.rendered()
 
-    # Do not name this method `message`: if an exception class has an attribute `message`, PyTorch passes the
-    # text of a worker's error to the constructor as the parameter `message`.
+    # Do not name this method `message`: to the constructor of an exception class with this attribute, PyTorch
+    # passes the text of a worker's error as the parameter `message`.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
         """Return the error message. ``argument`` formats each remedy, and ``call`` formats each call."""
         where = [self.path] if self.path is not None else []
@@ -200,8 +195,7 @@ class TFRecordError(ValueError):
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
         actions = _actions(self, call)
         if self.remedies:
-            # `compute()` raises the errors of tasks but does not accept the suggested arguments, so the
-            # message names `read_tfrecord`.
+            # `compute()`, which raises the errors of tasks, does not accept the suggested arguments.
             to = " to read_tfrecord" if self.called is None and self.function in (None, READ) else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
@@ -255,9 +249,8 @@ def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
     """Add fields, such as the path, to each TFRecordError that the ``with`` block raises.
 
     Only fields that are None in the error are set. A value may be a function, which is called only if an
-    error is raised. ``first`` is the index of the first record that the ``with`` block processes. If
-    ``first`` is passed and the error names a record, ``first`` is added to the index of the record. In this
-    case, ``fields`` also replace values that are already set.
+    error is raised. ``first`` is the index of the first record that the ``with`` block processes. It is added
+    to the record that an error names, and ``fields`` then also replace values that are already set.
     """
     try:
         yield
@@ -346,8 +339,7 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-# Each of these names means the same type in Arrow, NumPy and pandas. Callers may pass these names instead of
-# types.
+# Callers may pass these names instead of types, because each means the same type in Arrow, NumPy and pandas.
 TYPE_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
@@ -402,7 +394,7 @@ class RemedyWarning(UserWarning):
     problem : str
         The text that says what may be wrong.
     remedies : sequence of Remedy
-        Arguments that avoid the warning. Passing one of the remedies is sufficient.
+        Arguments that avoid the warning. One of them is sufficient.
     """
 
     def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
@@ -435,7 +427,7 @@ def warn_caller(warning: UserWarning | str) -> None:
 
     Each process issues the same text only once, because a job may repeat a write many times. A filter such as
     "always" or "error" that the program sets for the whole warning category takes precedence. Python's own
-    record of issued warnings cannot be used, because any change of a filter clears this record.
+    record of issued warnings does not serve, because any change of a filter clears it.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
@@ -456,7 +448,7 @@ def check_instance(name: str, value: object, *types: type) -> None:
     is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
     if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)
-        # Do not show the value in the message, because the value may contain credentials.
+        # The message does not show the value, which may contain credentials.
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")
 
 

@@ -1,10 +1,10 @@
 """Validate the arguments of the public functions, and take defaults from Dask's configuration.
 
-The functions convert each argument to one standard type, and accept the spellings of other libraries if the
-meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
-the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed dicts,
-such as `RequestKeywords`, declare the keywords that several functions share, with the type and the default of
-each keyword.
+The typed dicts, such as `RequestKeywords`, declare each keyword once, with its type and default. The
+functions convert an argument to one standard type, and accept the spellings of other libraries if the meaning
+is clear.
+Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists the configuration
+keys ``dask-tfrecord.*`` with their meaning and built-in default.
 """
 
 import operator
@@ -54,11 +54,10 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Validate the value of a keyword. If the value equals ``unset``, validate the value in Dask's
-    configuration instead.
+    """Validate the value of a keyword, or the value in Dask's configuration if it equals ``unset``.
 
     The configuration key is ``dask-tfrecord.`` followed by the keyword, with "-" in place of "_". An error
-    about a configured value names the configuration key.
+    about a configured value names this key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
@@ -307,7 +306,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
 
 
 def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
-    """Validate the value of a keyword, and return the value. Raise if the value is not one of ``known``."""
+    """Return the value of a keyword. Raise if it is not one of ``known``."""
     if not isinstance(value, str | bool | None) or value not in known:
         raise _unknown(keyword, value, known)
     return value
@@ -319,7 +318,7 @@ def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordEr
 
 
 def flag(keyword: str, value: Any) -> bool:
-    """Convert a Python bool or a NumPy bool to bool. Raise for any value that is not a bool."""
+    """Convert a bool of Python or NumPy to bool. Raise for any other value."""
     if not isinstance(value, bool | np.bool_):
         raise _wrong(keyword, value, "True or False")
     return bool(value)
@@ -342,9 +341,7 @@ def with_defaults(declared: type[Keywords], given: Any) -> Keywords:
 
 
 def options(keyword: str, given: Any, declared: type[Keywords]) -> Keywords:
-    """Validate a dict of options, such as ``read_options=``, and add the defaults. Raise if the typed dict
-    ``declared`` does not declare an option.
-    """
+    """Validate a dict of options, such as ``read_options=``, and add the defaults of ``declared``."""
     mappings(**{keyword: given})
     names = [*parameters_of(declared)]
     for name in given or ():
@@ -364,10 +361,10 @@ def compression(value: Any, *others: str) -> Any:
 
 
 def names(keyword: str, value: Any) -> list[str]:
-    """Convert one column name, or several column names, to a list."""
+    """Convert one column name, or several, to a list."""
     if isinstance(value, str):
         return [value]
-    # The method `tolist` converts NumPy arrays, Arrow arrays and pandas indexes to lists.
+    # NumPy arrays, Arrow arrays and pandas indexes have `tolist`.
     listed = value.tolist() if hasattr(value, "tolist") else value
     if (
         not isinstance(listed, Sequence)
@@ -537,8 +534,9 @@ def duration(keyword: str, value: Any) -> timedelta:
 
 
 def meant_unit(value: Any, units: Sequence[str]) -> tuple[str, str]:
-    """For a text with a number and an unknown unit, return the text with the most similar unit, and a text
-    that says that the unit is unknown. Both are empty if the value is not such a text.
+    """Return a number with the known unit most similar to its own, and a text that says that this is unknown.
+
+    Both are empty if the value is not a text with a number and an unknown unit.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", value.strip()) if isinstance(value, str) else None
     if found is None or found[2] in units:

@@ -71,10 +71,12 @@ def module_attributes(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions ``__getattr__`` and ``__dir__`` of a module.
 
-    ``public`` are the names of the module. ``on_demand`` maps the names that are imported when they are first
-    used to the modules that define them. Python ignores the message of an AttributeError in a statement
-    such as ``from module import name``, so a name with advice raises ImportError there. Other names must
-    raise AttributeError, after which Python looks for a module of the name.
+    ``public`` lists the names of the module. ``on_demand`` maps names that are imported at their first use to
+    the modules that define them.
+
+    In ``from module import name``, Python ignores the message of an AttributeError, so a name with advice
+    raises ImportError. Other names must raise AttributeError, after which Python looks for a module of this
+    name.
     """
 
     def getattr_(name: str) -> Any:

@@ -46,9 +46,7 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 def _reader(function: Callable[..., Any]) -> str:
-    """Return `open_dataset` for a method that uses the read keywords of `open_dataset`, otherwise
-    `read_tfrecord`.
-    """
+    """Return the function whose read keywords apply: `open_dataset` or `read_tfrecord`."""
     name = function.__qualname__
     is_opened = name.startswith(("Dataset.", "ArrowDataset.")) or name in _READING
     return OPEN if is_opened else READ
@@ -58,10 +56,10 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
     """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
 
     The signature lists each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
-    KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
-    name another function for the other remedies, and hide the secrets in the arguments. An error that names
-    neither a file nor a keyword gets the path argument of the call. Errors raised in the tasks of a Dask
-    collection suggest keywords of the function that created the collection.
+    KeywordError, which suggests the right one. Other errors show the remedies that the function accepts, name
+    another function for the rest, and hide the secrets in the arguments. An error that names neither a file
+    nor a keyword gets the path argument of the call. Errors of the tasks of a Dask collection suggest
+    keywords of the function that created it.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -91,12 +89,11 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 def calling(
     function: Callable[..., Any] | None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Iterator[None]:
-    """In errors that a call raises, separate the remedies that the called function accepts from the others.
+    """Separate, in the errors of a call, the remedies that the called function accepts from the others.
 
-    Use `calling` in a ``with`` statement, or as the decorator of a method. If ``function`` is None, a Dask
-    collection is being computed, and the computation accepts no remedy. ``args`` and ``kwargs`` are the
-    arguments of the call, if known. An error that names neither a path nor a keyword gets the path found
-    among ``args`` and ``kwargs``.
+    Use it in a ``with`` statement, or as the decorator of a method. ``function`` is None while a Dask
+    collection is computed, which accepts no remedy. ``args`` and ``kwargs`` are the arguments of the call, if
+    known. An error that names neither a path nor a keyword gets the path among them.
     """
     try:
         yield

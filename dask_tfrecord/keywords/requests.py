@@ -1,8 +1,7 @@
 """Validate the keywords of reads, and the keywords with which a write divides, names and replaces files.
 
-All functions that read a path, such as `read_tfrecord` and `open_dataset`, share the keywords of reads. The
-module `reader` handles the keywords that only affect the Dask collection of `read_tfrecord`, such as
-``dtype_backend``.
+All functions that read a path, such as `read_tfrecord` and `open_dataset`, share the keywords of reads.
+`api.read` checks those that only affect a Dask collection, such as ``dtype_backend``.
 """
 
 import re
@@ -114,10 +113,9 @@ WRITER_OPTIONS.extend(parameters_of(FileOptionKeywords))
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
-    """Validate and return the column names that the caller passed in a keyword argument. Raise SchemaError if
-    a name is unknown or repeated.
+    """Return the column names that were passed as a keyword. Raise SchemaError if one is unknown or repeated.
 
-    For ``columns=``, the name of a group, such as "objects", stands for all columns of the group, such as
+    For ``columns=``, the name of a group, such as "objects", stands for all its columns, such as
     "objects/bbox".
     """
     names = arguments.names(keyword, value)
@@ -139,9 +137,7 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
 
 
 def _of_group(schema: Schema, name: str) -> list[str]:
-    """Return the columns of the group ``name``. If ``name`` is a column, or names no group, return
-    [``name``].
-    """
+    """Return the columns of the group ``name``, or only ``name`` if it is a column or names no group."""
     members = [one for one in schema.names if one.startswith(f"{name}/")]
     return members if members and name not in schema.names else [name]
 
@@ -188,8 +184,7 @@ def write_options(compression: Any, lossy: Any, rare: FileOptionKeywords) -> Wri
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, rare["compression_level"])
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    # Convert the row and byte limits to Python integers, because computations with NumPy integers could
-    # overflow.
+    # The limits become Python integers, because computations with NumPy integers could overflow.
     max_rows = arguments.count("max_rows_per_file", rare["max_rows_per_file"])
     max_bytes = arguments.byte_count("max_bytes_per_file", rare["max_bytes_per_file"])
     return WriteOptions(codec, rare["compression_level"], lossy, max_rows, max_bytes)
@@ -276,7 +271,7 @@ def plan_columnar(
 ) -> Columnar:
     """Return the columns that a write stores in column files. ``value`` is the argument ``columnar=``.
 
-    If ``value`` is "auto", return the setting of the existing dataset, if any.
+    "auto" stands for the setting of the existing dataset, if there is one.
     """
     # The setting of the existing dataset is not checked, because the rows to write may lack some columns.
     if is_auto(value):

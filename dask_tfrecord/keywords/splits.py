@@ -21,9 +21,9 @@ AT_RANDOM = Remedy("write_options", {"split_by": 0}, "split at random with this 
 class Splits(NamedTuple):
     """Define the hash range of each split, and the values from which the hash of a row is computed.
 
-    The hash of a row lies between 0 and 1. A row belongs to the first split whose bound exceeds the row's
-    hash. Rows with equal values in ``columns`` have the same hash. Without columns, the hash depends on
-    ``seed`` and on the position of the row in the collection.
+    A row belongs to the first split whose bound exceeds its hash, which lies between 0 and 1. Rows with equal
+    values in ``columns`` have the same hash. Without columns, it depends on ``seed`` and on the position of
+    the row in the collection.
     """
 
     names: tuple[str, ...]
