@@ -68,7 +68,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     def __reduce__(self) -> tuple[Any, ...]:
         return Dataset, (self._path, self._names, self._keywords, self._found)
 
-    # Type checkers must not accept unknown attributes, nor the operations that only raise advice.
+    # Type checkers must report unknown attributes, and operations that only raise.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:

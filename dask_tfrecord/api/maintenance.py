@@ -50,7 +50,7 @@ class Maintenance(OpenedPath):
         recompressed if their stored bytes cannot be joined.
 
         Tasks on the active Dask scheduler write the new files in parallel. Rows that other writes append
-        meanwhile are kept. Files that they replace are skipped, and the others are committed.
+        meanwhile are kept. Files that other writes replace are skipped, and the rest is committed.
 
         Parameters
         ----------

@@ -125,7 +125,7 @@ def read_tfrecord(
     split : str or list of str, optional
         The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
         partition column ``split``, unless a column has this name; filters on it skip files. A single name
-        adds no column, and drops the one of directories such as ``split=train``.
+        adds none, and leaves out the column ``split`` of directories such as ``split=train``.
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. By default, a TFDS or
@@ -150,16 +150,16 @@ def read_tfrecord(
         stands for ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128 MiB" unless it was
         changed. With None, each file is one partition.
 
-        Larger files are split. Files that `to_tfrecord` wrote need no extra read for this, even if they are
-        compressed, and neither do others after `Dataset.add_snapshot`. Without it, uncompressed files are
-        first read once, in parallel, to find where records begin. Smaller neighbours with the same partition
-        values share a partition.
+        Larger files are split. This needs no extra read for files that `to_tfrecord` wrote, even if they are
+        compressed, and for any files after `Dataset.add_snapshot`. Other uncompressed files are first read
+        once, in parallel, to find where records begin. Smaller files that follow each other share a
+        partition if they have the same partition values.
     partition_by : str or list of str, optional
         The partition columns whose values divide the rows into Dask partitions, one for each combination.
         ``ddf.map_partitions(function, meta=...)`` then calls a function once for each key, without a shuffle.
 
         All rows of a key must fit into the memory of a worker. Files are neither split nor joined, so
-        ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. Null is a key of its own. If
+        ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. Null counts as a value. If
         ``filters`` skip all files of a key, it has no partition; if no row passes, its partition is empty.
         The read raises if a name is not a partition column.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"

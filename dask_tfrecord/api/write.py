@@ -128,10 +128,9 @@ def to_tfrecord(
         its type. The schema of a dataset, such as ``open_dataset(path).schema``, also says how that dataset
         stores the columns.
 
-        An object column without a type here gets the type that it has in the Parquet files from which it
-        comes unchanged. For any other, the write computes one partition after the other until the values
-        determine a type, or all partitions if the values are decimals. A column without any value gets the
-        null type.
+        An object column that comes unchanged from Parquet files gets the type that it has there. For any
+        other without a type here, the write computes one partition after the other until the values determine
+        one, or all partitions if they are decimals. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
         What to do if values are rounded, because TFRecord stores only 32-bit floats. "warn" warns once per
         write, "allow" rounds silently, and "raise" raises for every value that would change. "default" stands
@@ -241,8 +240,8 @@ def to_tfrecord(
 
         ``feature_lists`` : list of str, optional
             The list columns to store in feature lists of sequence examples, with one value in each step,
-            which TensorFlow reads with ``FixedLenSequenceFeature``. By default, only lists of lists are
-            stored there, and columns from `read_tfrecord` as they were read.
+            which TensorFlow reads with ``FixedLenSequenceFeature``. By default, only lists of lists become
+            feature lists, and columns from `read_tfrecord` are stored as they were read.
 
         ``compression_level`` : int, optional
             The level of the codec, which determines the valid range. A higher level gives smaller files, but

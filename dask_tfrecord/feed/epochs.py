@@ -24,8 +24,8 @@ SHARED_NUMBERS = 2
 class Start(NamedTuple):
     """Where an iteration begins: at the positions ``states``, or without states at the first row of an epoch.
 
-    ``after`` is the epoch of a loaded state from the end of an epoch, if the iteration is the first one after
-    it: the `StatefulDataLoader` of torchdata begins two such iterations, and uses only the second one.
+    ``after`` is set for the first iteration after a loaded state from the end of an epoch, and is this epoch:
+    the `StatefulDataLoader` of torchdata begins two iterations then, and uses only the second one.
     """
 
     epoch: int

@@ -1,9 +1,9 @@
 """Serve Arrow IPC streams and write Feather files, for the Arrow datasets of TensorFlow I/O.
 
 Each connection receives one pass over the rows, which a thread sends through a socket or a file descriptor. A
-stream that fails ends with a broken message instead of the end-of-stream marker. The broken message makes
-every client raise, so that no client mistakes the received rows for all rows. A stream that fails before its
-first batch sends nothing, so that its client raises because it receives no schema.
+stream that fails ends with a broken message instead of the end-of-stream marker. Every client then raises,
+and does not mistake the received rows for all rows. A stream that fails before its first batch sends nothing,
+and its client raises because it receives no schema.
 """
 
 import logging
@@ -208,9 +208,8 @@ class Pass:
     rows : int
         Number of rows that were sent in this pass.
     outcome : "running", "done", "client left", "closed" or "failed"
-        How the pass ended. The outcome is "client left" if the client disconnected before the end. The
-        outcome is "closed" if the server was closed. The outcome is "failed" if reading or converting the
-        rows raised.
+        How the pass ended: "client left" if the client disconnected before the end, "closed" if the server
+        was closed, and "failed" if reading or converting the rows raised.
     error : Exception, optional
         The error that made the pass fail.
     """
@@ -275,8 +274,8 @@ class StreamServer:
         ----------
         endpoints : list of str, optional
             The addresses at which the client reaches the server, for example through a tunnel. By default,
-            the addresses of the server are used. If the server writes to a single file descriptor, the
-            default is ``fd://0``, the standard input of the client.
+            those of the server, or ``fd://0``, the standard input of the client, if the server writes to a
+            single file descriptor.
         """
         if endpoints is None:
             is_pipe = len(self.endpoints) == 1 and self.endpoints[0].startswith("fd://")
@@ -600,11 +599,11 @@ class FeatherFile:
     Attributes
     ----------
     path : str
-        The path of the Feather file.
+        The path of the file.
     rows : int
-        Number of rows in the Feather file.
+        The number of its rows.
     client : Client
-        The columns that the client receives, and how the client batches the rows.
+        The columns that the client receives, and how it batches the rows.
     """
 
     path: str
@@ -612,10 +611,7 @@ class FeatherFile:
     client: Client = field(repr=False)
 
     def client_code(self) -> str:
-        """Return Python code that constructs the client's dataset.
-
-        The elements of the client's dataset are dicts of tensors.
-        """
+        """Return Python code that constructs the client's dataset, whose elements are dicts of tensors."""
         return self.client.code("ArrowFeatherDataset", "filenames", [self.path])
 
 

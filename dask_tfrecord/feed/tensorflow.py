@@ -225,8 +225,8 @@ def _batches(
 def _drop_iterators() -> None:
     """Clear the TensorFlow iterators that a program has not read to the end.
 
-    Otherwise, the interpreter would delete the iterators at exit, when no thread can run Python any more.
-    Deleting an iterator at exit would wait forever for the TensorFlow thread that reads batches.
+    The interpreter would otherwise delete them at exit, when no thread can run Python any more, and wait
+    forever for the TensorFlow thread that reads batches.
     """
     if _open:
         for one in gc.get_objects():
@@ -262,9 +262,8 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # `from_generator` accepts NumPy arrays if no column is ragged. With ragged columns, `from_generator`
-    # requires tensors. Converting a list of strings to a tensor is twice as fast as converting an array of
-    # strings.
+    # `from_generator` accepts NumPy arrays only if no column is ragged, and otherwise needs tensors. A list
+    # of strings is converted to a tensor twice as fast as an array of strings.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

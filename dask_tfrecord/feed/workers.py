@@ -13,8 +13,9 @@ from dask_tfrecord.feed.batch_statistics import BatchStatistics
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.record_table import RecordTable
 
-# Tensors of up to this many bytes in all travel in the message. For more bytes, shared memory is faster.
-# A larger tensor has shared memory of its own: a program that keeps the labels does not keep the images, too.
+# If the tensors of a batch have at most this many bytes in all, they are part of the message. Otherwise,
+# shared memory is faster. A larger tensor has its own, so that a program that keeps the labels need not keep
+# the images.
 _IN_MESSAGE = 1 << 19
 
 # Each tensor begins at a multiple of this number of bytes.
@@ -24,7 +25,7 @@ _Buffer: TypeAlias = bytearray | torch.Tensor
 
 
 class Packed(dict[str, Any]):
-    """A batch in a worker. A process that receives the batch gets a plain dict with the same values."""
+    """A batch in a worker. The process that receives it gets a plain dict with the same values."""
 
 
 class _ByteSpan(NamedTuple):
@@ -122,7 +123,7 @@ def _as_tensor(buffer: _Buffer) -> torch.Tensor:
 
 
 def _packed(value: Any, buffers: _Buffers) -> Any:
-    """Put a tensor, or a list of tensors of bytes, into the buffers. Other values travel as they are."""
+    """Put a tensor, or a list of tensors of bytes, into the buffers. Return other values as they are."""
     if isinstance(value, torch.Tensor):
         if _is_plain(value):
             return buffers.add(value)

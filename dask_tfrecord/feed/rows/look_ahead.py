@@ -124,7 +124,7 @@ class PieceReader(Generic[Rows]):
         return rows
 
     def cut(self, rows: Rows, piece: Slice) -> Rows:
-        """Return the rows of a slice, from the rows of the whole piece."""
+        """Cut the rows of a slice out of the rows of the whole piece."""
         if piece.piece in self._uses:
             with self._lock:
                 self._count_use(piece.piece, rows)
@@ -340,8 +340,9 @@ class LookAhead(Generic[Rows]):
         one.all_rows += rows.num_rows
 
     def _finish(self, first: _Ahead[Rows], rows: Rows | BaseException | None) -> _Ahead[Rows] | None:
-        """Make the last rows of a piece ready, for all slices that need the piece. Return the next piece that
-        the same thread reads.
+        """Make the last rows of a piece ready, for all slices that need it.
+
+        Return the next piece for this thread to read.
         """
         with self._lock:
             same = self._reading.pop(first.piece.piece, [])

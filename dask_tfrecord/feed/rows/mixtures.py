@@ -334,8 +334,8 @@ class _Drawer:
     def _choose(self, counts: Ints) -> tuple[npt.NDArray[np.int16], Ints]:
         """Choose the sources of some steps.
 
-        Return the source of each row of the first sequence, then of the next sequences, and the number of
-        rows that each step (second axis) draws from each source (first axis) in each sequence.
+        Return the source of each row, one sequence after the other, and the number of rows that each step
+        (second axis) draws from each source (first axis) in each sequence (third axis).
         """
         steps = np.arange(len(counts))
         drawn = np.empty((len(self._weights), *counts.shape), np.int64)
