@@ -46,6 +46,7 @@ def labels(dataset: str, batch_size: int, **keywords: Any) -> list[list[int]]:
     return [batches[at][1].tolist() for at in range(len(batches))]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shuffle", [None, True, "blocks"])
 @pytest.mark.parametrize(("uneven", "batch_mode"), [("drop", "keep"), ("keep", "drop"), ("pad", "keep")])
 def test_the_global_batches_of_elastic_are_those_of_any_number_of_shards(

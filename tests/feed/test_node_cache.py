@@ -70,6 +70,7 @@ _ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("order", _ORDERS)
 @pytest.mark.parametrize("name", ["plain", "gzip", "foreign"])
 def test_each_later_epoch_reads_no_byte_from_the_store(

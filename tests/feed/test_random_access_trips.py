@@ -124,6 +124,7 @@ def _options(table: RecordTable) -> dict[str, Any]:
     return {"storage_options": table._dataset.store.fs.storage_options}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("read", [as_items, through_torch])
 def test_loaders_request_the_data_of_a_batch_at_once(
     read: Callable[[RecordTable, list[int]], list[int]], linked: LinkedStore, frame: pd.DataFrame
@@ -320,6 +321,7 @@ def test_records_of_a_block_are_copied_without_the_rest_of_it() -> None:
     assert (ends.tolist(), rows.tolist()) == ([0, 3, 7], [0, 1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "remote", [kind for kind in KINDS if "foreign" not in kind or "with" in kind], indirect=True
 )

@@ -80,6 +80,7 @@ def test_ranks_make_the_same_number_of_steps(dataset: str, uneven: Any, rows: in
 Run = list[list[list[int]]]  # the numbers of the rows of each batch of each epoch
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_a_resumed_run_is_the_uninterrupted_run(rows_of_50: str, seed: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
@@ -517,6 +518,7 @@ def test_the_saved_epoch_is_set_again_after_its_end(
     assert list(found) == list(expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("convert", [None, lambda batch: torch.tensor(batch["id"].to_pylist())])
 @pytest.mark.parametrize("options", [{}, {"batch_size": 4, "drop_last": True}, {"num_workers": 1}])
 @pytest.mark.parametrize("name", ["torch.utils.data", "torchdata.stateful_dataloader", "chain"])

@@ -125,7 +125,7 @@ def write(mode: str, place: Path) -> None:
 def read(place: Path, version: int | None = None) -> list[int]:
     """The sorted numbers; none if there is no dataset, and MISSING if a file was removed from outside."""
     try:
-        found = sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
+        found = sorted(dask_tfrecord.open_dataset(place, version=version).to_table()["n"].to_pylist())
         files = Snapshot.open(place, version).files if newest(place) else ()
         paths = [file.columns.path if file.columns else "none" for file in files]
         if lost := [path for path in paths if not (place / path).exists()]:

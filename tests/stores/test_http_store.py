@@ -69,6 +69,7 @@ def numbers(path: object, **options: object) -> list[int]:
     return sorted(read_tfrecord(path, **options)["n"].compute().tolist())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", ["keys", "gzip/", "foreign/", "with space/data/", "with%20space/data/"])
 def test_a_directory_is_read_and_verified(web: Web, path: str) -> None:
     assert numbers(f"{web.url}/{path}") == [*range(ROWS)]
@@ -162,6 +163,7 @@ def test_explain_reports_the_bytes_that_are_read_over_http(root: Path, web: Web,
     assert over_http["data_bytes"] == over_http["stored_bytes"] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # blockcache never closes its copy
 @pytest.mark.parametrize("cache", ["filecache", "simplecache", "blockcache"])
 @pytest.mark.parametrize("path", ["keys", "foreign/", "gzip/"])

@@ -113,6 +113,7 @@ def mapped(ddf: Any) -> Any:
     return ddf.map_partitions(lambda part: part, meta=ddf._meta)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("query", QUERIES)
 def test_leaving_out_tasks_changes_no_partition_and_no_row(query: str, root: Path, complete: Any) -> None:
     run, _ = QUERIES[query]
@@ -139,6 +140,7 @@ def test_a_mask_leaves_out_tasks_where_rows_are_computed_one_by_one(query: str, 
 ROWS = [name for name in QUERIES if name not in ("two filters", "all rows, too", "numbers of partitions")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("query", ROWS)
 def test_the_remaining_tasks_have_the_rows_of_pandas(query: str, root: Path) -> None:
     run, _ = QUERIES[query]

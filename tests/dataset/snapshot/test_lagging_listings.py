@@ -81,6 +81,7 @@ OPERATIONS: dict[str, tuple[Callable[[Lagging], Any], list[int]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("unseen", ["a data file", "the newest version", "all versions"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_row_is_lost_if_listings_do_not_show_new_files_yet(

@@ -118,6 +118,7 @@ def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_log, "_kept_lists", RULES["delta"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("type_", TYPES, ids=str)
 def test_a_pruned_read_finds_the_files_of_a_whole_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: pa.DataType

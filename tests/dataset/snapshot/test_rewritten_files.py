@@ -120,6 +120,7 @@ USES: dict[str, Callable[[Place], Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @rotating([*QUERIES, *USES])
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_rewritten_file_of_the_same_size_raises_in_the_task_that_reads_it(

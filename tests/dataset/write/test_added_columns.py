@@ -74,6 +74,7 @@ def by_adding(table: pa.Table, path: Path) -> None:
 ADDS = [by_append, by_adding, by_writer]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("family", "first", "second", "add"), [(*pair, ADDS[at % 3]) for at, pair in enumerate(PAIRS)]
 )
@@ -424,6 +425,7 @@ WAYS = [(mode, kind) for mode in ("append", "partitions") for kind in KINDS if k
 WAYS += [("Writer", kind) for kind in KINDS if kind != "Dask"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("mode", "kind"), WAYS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_new_columns_are_added_and_absent_columns_are_null(

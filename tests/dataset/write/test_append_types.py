@@ -92,6 +92,7 @@ VALUES: dict[str, pd.DataFrame] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("converts", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", NOTHING)
@@ -129,6 +130,7 @@ def test_nulls_and_the_values_of_another_day_fit_in_both_orders(
 _TYPED = ["float64", "string", "datetime64[ns]", "Int64"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("values", "dtype", "way"),
     [
@@ -174,6 +176,7 @@ def test_empty_lists_fit_a_list_column(tmp_path: Path, first: pd.DataFrame, day:
 INTEGERS = ["int8", "uint8", "int32", "int64", "Int64", "uint64"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("way", WAYS)
 def test_whole_floats_and_nan_fit_an_integer_column(tmp_path: Path, dtype: str, way: str) -> None:
@@ -274,6 +277,7 @@ def test_other_rows_are_refused(tmp_path: Path, first: Any, day: Any, problem: s
     assert len(read_tfrecord(tmp_path)) == len(first)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("first", "day"),
     [

@@ -95,6 +95,7 @@ WRITES: dict[str, Callable[..., Snapshot]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", WRITES)
 def test_column_files_hold_the_rows_in_the_order_of_the_records(
     tmp_path: Path, how: str, columnar: list[str] | str
