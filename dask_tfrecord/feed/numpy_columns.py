@@ -174,4 +174,4 @@ def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     problem = f"the column {what}, and no tensor of integers or booleans can hold null"
     remedy = Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")
-    return SchemaError(problem, remedy, feature=name)
+    return SchemaError(problem, remedy, feature=name, function="")

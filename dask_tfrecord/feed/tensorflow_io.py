@@ -170,7 +170,7 @@ def _null_error(name: str, type_: pa.DataType, what: str) -> SchemaError:
     value = False if types.is_boolean(plain) else value
     problem = f"a batch has {what}, and TensorFlow I/O has no nulls"
     remedy = Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one")
-    return SchemaError(problem, "leave the column out with columns=", remedy, feature=name)
+    return SchemaError(problem, "leave the column out with columns=", remedy, feature=name, function="")
 
 
 def _check_lengths(name: str, column: pa.Array) -> None:
@@ -179,4 +179,4 @@ def _check_lengths(name: str, column: pa.Array) -> None:
     if least != most:
         problem = f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch"
         remedy = Remedy("batch_size", None, "let the client batch the rows, as padded_batch does")
-        raise SchemaError(problem, remedy, feature=name)
+        raise SchemaError(problem, remedy, feature=name, function="")

@@ -336,6 +336,7 @@ def test_values_that_clients_misread_are_refused_or_filled(
         (error,) = server.errors
     with pytest.raises(SchemaError, match=message):
         raise error
+    assert "read_tfrecord" not in str(error)  # which takes none of the keywords of a server
     assert "its client raises: SchemaError" in caplog.text
     if filled:
         several = pa.concat_arrays([array] * 3)  # no batch moves the filled values of the next

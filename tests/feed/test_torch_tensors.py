@@ -69,7 +69,7 @@ def test_numbers_are_not_copied() -> None:
 
 def test_missing_integers_need_a_value() -> None:
     batch = pa.record_batch({"x": pa.array([1, None])})
-    with pytest.raises(SchemaError, match=r"fill_nulls=\{.x.: -1\}"):
+    with pytest.raises(SchemaError, match=r"pass fill_nulls=\{.x.: -1\} to replace null"):
         to_tensors(batch)
     assert to_tensors(batch, {"x": -1})["x"].tolist() == [1, -1]
     with pytest.raises(SchemaError, match="fill_nulls= gives 'a'"):
