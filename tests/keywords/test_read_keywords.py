@@ -27,7 +27,12 @@ import dask_tfrecord
 from dask_tfrecord import TFRecordError, to_tfrecord
 from dask_tfrecord.cli import convert, failures, maintenance, serve, show
 from dask_tfrecord.errors import Remedy
-from dask_tfrecord.keywords.arguments import CollectionKeywords, ReadKeywords, ReadOptionKeywords
+from dask_tfrecord.keywords.arguments import (
+    CollectionKeywords,
+    EpochKeywords,
+    ReadKeywords,
+    ReadOptionKeywords,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -188,6 +193,13 @@ def test_the_signature_shows_all_read_keywords_with_their_defaults(surface: str)
     assert {name for name in keywords if given[name].default != shared[name].default} == set()
     collection_only = {*CollectionKeywords.__annotations__} - {*ReadKeywords.__annotations__}
     assert surface in ("compute", "len") or not collection_only & given.keys()
+
+
+def test_batches_of_a_dataset_have_the_defaults_of_iter_batches() -> None:
+    ours = inspect.signature(dask_tfrecord.Dataset.batches).parameters
+    theirs = inspect.signature(dask_tfrecord.feed.iter_batches).parameters
+    shared = {"batch_size", *EpochKeywords.__annotations__}
+    assert {name: ours[name].default for name in shared} == {name: theirs[name].default for name in shared}
 
 
 READING = {
