@@ -58,8 +58,8 @@ __all__ = [
     "read_tfrecord",
     "to_tfrecord",
 ]
-# Without this handler, Python prints logged warnings and errors to stderr if the application does not
-# configure logging.
+# Without this handler, Python prints logged warnings and errors to stderr unless the program configures
+# logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
 

@@ -324,7 +324,7 @@ _DELEGATES = (
     Delegate(pa.Table, "dataset.to_table()"),
 )
 
-# Attributes of `Dataset` that users do not need: they raise an error, or serve modules of the package.
+# Attributes of `Dataset` that `dir` does not list: they raise, or only this package uses them.
 _NOT_LISTED = frozenset(
     {"chosen_version", "columns_of", "plan", "planned", "filesystem", "format", "from_paths"}
 )

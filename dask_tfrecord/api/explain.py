@@ -23,7 +23,7 @@ from dask_tfrecord.storage.redaction import redact_errors
 # The text of an explanation lists at most this many files.
 _MOST_LINES = 40
 
-# Matches the id of a run in a file name. The text of an explanation omits the ids of runs.
+# Matches the id of a run in a file name, which the text of an explanation omits.
 _RUN_ID = re.compile(r"(?<=part-)[0-9a-f]{32}")
 
 _HEAD = ("partition", "file", "read", "data bytes", "column bytes", "stored bytes", "rule")
@@ -76,7 +76,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
     for plan, numbers, parts in planned_reads(collection.expr):
-        # If a read has only one task, explain the read in this process.
+        # A read with only one task is explained in this process.
         found = compute_each(_explain, parts) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
         left_out += _left_out(plan, numbers, parts)

@@ -170,7 +170,7 @@ class Writer:
         self._limit = requests.commit_every_limit(commit_every)
         self._adds_columns = requests.schema_change_mode(schema_change, "append")
         schema = arguments.arrow_schema(schema)
-        # Unlike the types, an Arrow schema contains the stored forms of columns.
+        # Besides the types, an Arrow schema says in which form columns are stored.
         self._schema = schema if isinstance(schema, pa.Schema) else None
         self._given = given_types(schema)
         self._columnar = columnar
@@ -391,16 +391,12 @@ class Writer:
             yield
 
     def _check_process(self) -> None:
-        """Raise TFRecordError in a forked process, before waiting for a lock that the fork may have copied
-        while a thread held it.
-        """
+        """Raise TFRecordError in a forked process, whose copy of the lock may stay locked forever."""
         if self._process != os.getpid():
             raise TFRecordError("the Writer belongs to the process that made it, not to its forks", _ONE_EACH)
 
     def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
-        """Convert rows to tables with the columns of the dataset. If no write plan exists yet, make one from
-        the rows.
-        """
+        """Convert rows to tables with the columns of the dataset. The first rows also determine the plan."""
         plan, record_type = self._appender.plan, self._record_type
         rows = [rows] if isinstance(rows, Mapping | bytes) else rows
         if isinstance(rows, str | os.PathLike):

@@ -163,7 +163,7 @@ class ArrowDataset(pads.FileSystemDataset):
             batch_size,
         )
 
-    # pyarrow's own methods refuse a filter that is no expression without a remedy, and `head` cuts a float.
+    # pyarrow's own methods give no advice for a filter that is no expression, and `head` truncates floats.
 
     def to_table(self, *args: Any, **kwargs: Any) -> pa.Table:
         return self.scanner(*args, **kwargs).to_table()
@@ -185,9 +185,9 @@ class ArrowDataset(pads.FileSystemDataset):
         names = self._selected.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
-        # Arrow raises NotImplementedError for an expression that refers to a column by index. A LookupError
-        # or ValueError means that Arrow has serialized the expression in an unknown format. If the columns of
-        # an expression are unknown, all columns are read.
+        # All columns are read if those of an expression are unknown. Arrow raises NotImplementedError for an
+        # expression that refers to a column by index. LookupError and ValueError mean that Arrow has
+        # serialized the expression in an unknown format.
         except (LookupError, NotImplementedError, ValueError):
             return names
         # Return one or more columns, because Arrow would lose the number of rows of a table without columns.

@@ -60,7 +60,7 @@ class _At(NamedTuple):
     """
 
     position: Position
-    taken: Callable[[], Ints]  # few positions are asked for their rows
+    taken: Callable[[], Ints]  # a function, because few positions are asked for their rows
     skip: int
     is_over: bool
 
@@ -385,8 +385,7 @@ class Batches:
                 self._counters.add_batch(table.num_rows, start)
             except StopIteration:
                 raise
-            # An interrupt can occur at any line. After an interrupt, the next call returns the same rows as
-            # the interrupted call.
+            # An interrupt can occur at any line. The next call returns the rows of the interrupted one.
             except BaseException:
                 self._stop()
                 self._at = at
@@ -529,8 +528,7 @@ class Batches:
         self._tables = None
 
 
-# The generators below do not refer to a `Batches` object, so deleting the object ends the threads of the
-# generators.
+# The generators below do not refer to a `Batches` object, so deleting it ends their threads.
 
 
 class _EpochRows:

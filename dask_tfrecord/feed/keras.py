@@ -166,9 +166,9 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._epochs = Epochs(epoch + epochs)
         self._orders: dict[int, list[Ints]] = {}  # The rows of the sequences in each epoch, in order.
         self._requested: set[int] = set()  # The batches requested so far in the current order, by index.
-        # True if the row order must change after the last batch of the order is requested.
+        # True if the row order must change after the last batch of this order was requested.
         self._is_due = False
-        # True if the row order changed when the last batch of the order was requested.
+        # True if the row order changed when the last batch of the previous order was requested.
         self._is_ahead = False
         self._is_new = True  # True until the first call of `on_epoch_end`.
         self._has_begun = False  # True from `on_epoch_begin` to `on_epoch_end`.
@@ -260,8 +260,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
                 self._advance(self._first)
             elif (is_before and count <= _MOST_LOOKED_AT) or not (has_begun or self._is_due):
                 self._requested.clear()
-            # A second call of `fit`, and each epoch with several workers, begin with the first batch, even if
-            # batches of this epoch remain.
+            # Keras begins with the first batch if `fit` is called again, and in each epoch with several
+            # workers, even if batches of this epoch remain.
             elif not has_begun or self.workers > 1:
                 self._advance(first=0)
             else:

@@ -1,10 +1,9 @@
 """Implement `RecordTable`, which provides random access to the records of a dataset.
 
-To read records, a table copies the bytes of the records into one buffer, and decodes all records together. A
-table memory-maps local uncompressed files. All other files are read in blocks, and the last few blocks are
-kept in memory. All blocks that a batch lacks are requested at once. If the offsets of the records are stored,
-a table reads ranges of bytes, not blocks. If column files contain all columns, and the columns are small, a
-table keeps the columns in memory and reads no records. A request for a single record returns Python values.
+A table copies the bytes of the requested records into one buffer, and decodes them together. It memory-maps
+local uncompressed files. It reads all other files in blocks, or in ranges of bytes if the record offsets are
+stored, requests at once what a batch lacks, and keeps the last few blocks in memory. If column files contain
+all columns, and these are small, it keeps them in memory and reads no records.
 """
 
 import os
@@ -66,8 +65,8 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-# The largest total size, in bytes, of the columns that a table keeps in memory. If the columns are larger
-# than `_KEPT_BYTES`, the table reads the records instead.
+# The largest total size, in bytes, of the columns that a table keeps in memory. If they are larger, it reads
+# the records instead.
 _KEPT_BYTES = 1 << 26
 
 
@@ -101,9 +100,9 @@ class RecordTable:
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. Uncompressed local files are the fastest to read. A record of a
-        compressed file takes the read of a block of about 1 MiB if `to_tfrecord` wrote the file, and
-        otherwise of the whole file.
+        A path that `read_tfrecord` accepts. Uncompressed local files are the fastest to read. For a record of
+        a compressed file, the table reads a block of about 1 MiB if `to_tfrecord` wrote the file, and
+        otherwise the whole file.
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
     cache, cache_bytes
@@ -432,8 +431,7 @@ class RecordTable:
         self._notice_fork()
         found = self._buffers.find(self._dataset, groups)
         counts = [len(at) for _, at in found]
-        # Each row describes one record by three numbers: the index of the buffer, and the start and the end
-        # of the record's frame.
+        # One row for each record: the index of its buffer, and the start and the end of its frame.
         places = np.empty((len(rows), 3), np.int64)
         places[:, 0] = np.repeat(np.arange(len(found)), counts)
         places[:, 1] = np.concatenate([offsets[at] for (_, offsets), at in found])
