@@ -115,31 +115,6 @@ def test_statistics_count_the_batches(dataset: str) -> None:
     assert (batches.statistics.batches, batches.statistics.rows) == (2, rows)
 
 
-def test_a_resumed_fit_is_the_uninterrupted_fit(dataset: str) -> None:
-    def fit(*runs: tuple[int, int]) -> Any:
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
-        model.compile(keras.optimizers.SGD(1e-6), "mse")
-        for first, last in runs:
-            batches = TFRecordPyDataset(dataset, 10, "x", "id", shuffle=True, seed=1, epoch=first, workers=2)
-            model.fit(batches, initial_epoch=first, epochs=last, shuffle=False, verbose=0)
-        return model.get_weights()[0].tolist()
-
-    assert fit((0, 1), (1, 3)) == fit((0, 3)) != fit((0, 2), (0, 1))
-
-
-def test_a_fit_that_is_resumed_within_an_epoch_is_the_uninterrupted_fit(dataset: str) -> None:
-    def fit(*steps: int) -> Any:
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
-        model.compile(keras.optimizers.SGD(1e-6), "mse")
-        for count in steps:
-            begun = int(model.optimizer.iterations)
-            batches = TFRecordPyDataset(dataset, 10, "x", "id", shuffle=True, seed=1, step=begun)
-            model.fit(batches, steps_per_epoch=count, shuffle=False, verbose=0)
-        return model.get_weights()[0].tolist()
-
-    assert fit(5, 8, 9) == fit(11, 11) != fit(5, 8, 8)
-
-
 @pytest.mark.parametrize("looked_at", [0, 2])
 def test_a_second_fit_begins_the_next_epoch_after_the_first_fit_ended_early(
     dataset: str, looked_at: int

@@ -335,24 +335,6 @@ def test_groups_of_blocks_are_shuffled_in_the_order_of_arrow_batches(rows_of_100
     assert ids(tensorflow_dataset(rows_of_100, 7, start=states[5], **options)) == expected[6:]
 
 
-def test_other_numbers_of_shards_divide_the_remaining_rows(rows_of_100: str) -> None:
-    found, states = [], []
-    for shard in range(3):
-        elements = tensorflow_dataset(
-            rows_of_100, 7, ["id"], label="y", shard=(shard, 3), state_column="at", uneven="keep", **OPTIONS
-        )
-        for _, (features, _) in zip(range(shard + 1), elements, strict=False):
-            found += features["id"].numpy().tolist()
-            state = json.loads(features["at"].numpy())
-        states.append(state)
-    for shard in range(2):
-        elements = tensorflow_dataset(
-            rows_of_100, 7, ["id"], label="y", shard=(shard, 2), start=states, uneven="keep", **OPTIONS
-        )
-        found += [row for features, _ in elements for row in features["id"].numpy().tolist()]
-    assert sorted(found) == list(range(100))
-
-
 @pytest.mark.parametrize("shuffle", [None, True, "blocks"])
 def test_other_numbers_of_shards_continue_the_global_batches_of_elastic(
     rows_of_100: str, shuffle: Any
