@@ -90,6 +90,7 @@ def list_of_all(part: pd.DataFrame) -> pd.DataFrame:
     return part[list(part.columns)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "way"),
     [(name, "a collection") for name in SAMPLES]

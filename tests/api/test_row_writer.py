@@ -195,6 +195,7 @@ def test_rows_of_other_columns_or_types_are_refused(tmp_path: Path, given: Any, 
     assert not Snapshot.open(tmp_path).custom_metadata
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("type_", "value"),
     [

@@ -193,6 +193,7 @@ def test_bad_file_raises_with_record_and_offset_or_gives_protobufs_rows(name: st
         assert refused.value.record == len(records)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_bad_file_without_any_hint_never_gives_less_in_silence(name: str) -> None:
     """The read has no arguments: the schema and the record type are inferred."""
@@ -262,6 +263,7 @@ def undamaged(name: str) -> list[bytes]:
     return [content[start + 12 : stop - 4] for start, stop in kept_records(content)[0]]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_bad_file_passed_over_gives_all_payloads_that_are_intact(name: str) -> None:
     """The read warns if and only if something is lost."""

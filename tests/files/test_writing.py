@@ -118,6 +118,7 @@ def test_blocks_hold_about_a_mebibyte(tmp_path: Path, compression: Compression |
     assert all(0.99 * 2**20 < length <= 2**20 for length in lengths)
 
 
+@pytest.mark.sampled
 @every
 @pytest.mark.parametrize("rows", [0, 1, 30_000])
 def test_what_is_written_is_read_and_the_receipt_says_what_was_stored(

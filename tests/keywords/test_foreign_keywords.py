@@ -281,6 +281,7 @@ def _written_with(path: Path, keywords: dict[str, Any]) -> None:
 _LOADERS = {"TFRecordBatches": "torch", "tensorflow_dataset": "tensorflow"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [*_on(Path()), *_LOADERS])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_advice_about_a_keyword_works_as_written(

@@ -107,6 +107,7 @@ def _all_of(partitions: list[pd.DataFrame], names: list[str]) -> Iterator[pd.Dat
     return (frame[names] for frame in partitions)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("first", "one"), list(enumerate(OBJECTS)), ids=[f"{type(one).__name__} {one}" for one in OBJECTS]
 )

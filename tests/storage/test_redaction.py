@@ -146,6 +146,7 @@ def leaky(tmp_path: Path) -> Iterator[str]:
 CLASSES: list[Callable[[str], BaseException]] = [OSError, PermissionError, OddError, ValueError, KeyError]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_no_failure_of_a_store_shows_a_secret(leaky: str, action: str, first: int) -> None:

@@ -122,6 +122,7 @@ def spoiled(requests: int, job: str) -> Iterator[tuple[int, Kind]]:
     yield from pairs[list(JOBS).index(job) * 3 % stride :: stride]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("job", JOBS)
 def test_each_range_in_flight_may_fail_once(place: Place, job: str) -> None:
     link, run = place.linked.link, JOBS[job]

@@ -72,6 +72,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], list[str] | None]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("rows", [two, lambda frame: frame], ids=["dask", "pandas"])
 def test_categories_are_known_until_a_value_may_have_another_one(

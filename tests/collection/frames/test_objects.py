@@ -72,6 +72,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected and types_in(found) == types_in(expected))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nesting", NESTINGS)
 @pytest.mark.parametrize(
     ("kind", "way"), [(kind, ("pandas", "dask")[n % 2]) for n, kind in enumerate(VALUES)]

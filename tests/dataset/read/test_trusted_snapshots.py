@@ -109,6 +109,7 @@ USES: dict[str, Callable[[str], Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("read", [*READS, *USES])
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_a_removed_file_raises_in_the_task_that_reads_it_with_its_remedies(
@@ -208,6 +209,7 @@ def test_a_plan_that_has_read_no_list_is_read_in_the_grace_period(written: str) 
     assert len(ddf.compute()) == len(dataset.to_dask().compute()) == 56
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("read", [*READS, *USES])
 @pytest.mark.parametrize("change", [lambda data: data[:-16], lambda data: data + data])
 def test_a_file_of_another_size_raises_in_the_task_that_reads_it(

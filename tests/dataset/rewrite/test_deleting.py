@@ -346,6 +346,7 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("filters", [[("n", "in", [1, 4, 7, 10])], [("user", "==", SECRET)]], ids=str)
 @pytest.mark.parametrize(
     ("keep_versions", "frame", "how"),

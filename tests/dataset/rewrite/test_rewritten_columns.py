@@ -103,6 +103,7 @@ def described_in_parts(place: Path, codec: Any) -> None:
         described(place, codec)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
 @pytest.mark.parametrize("rewrite", [compacted, deleted, described, described_in_parts])
 @pytest.mark.filterwarnings("ignore:TensorFlow reads only gzip and zlib")
