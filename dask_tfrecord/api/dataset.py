@@ -177,18 +177,18 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     ) -> pa.Table:
         """Read rows by index.
 
-        Only the blocks with the requested rows are read, which have about 1 MiB in files that `to_tfrecord`
-        wrote. Compressed files of other tools are read completely. If many blocks are needed, Dask tasks read
-        them in parallel. If few records of a block are needed, only these are decoded, and damage in the rest
-        of the block is not noticed. Without a snapshot, the rows of all files are counted first.
+        Only the blocks that contain the requested rows are read (about 1 MiB each in files that `to_tfrecord`
+        wrote), but compressed files of other tools are read completely. If many blocks are needed, Dask tasks
+        read them in parallel. If few records of a block are needed, only these are decoded, and damage in the
+        rest of the block is not noticed. Without a snapshot, the rows of all files are counted first.
 
         Parameters
         ----------
         indices : sequence of int or bool
-            The indices of the rows, counted from 0 in the row order of `read_tfrecord`, in any order, also
-            repeated. As in NumPy, negative indices count from the end, and a boolean mask, with an element
-            for each row, selects the rows at which it is True. Only rows that pass the filters of the dataset
-            count.
+            The indices of the rows, counted from 0 in the row order of `read_tfrecord`. They may be in any
+            order, and may repeat. As in NumPy, negative indices count from the end, and a boolean mask, with
+            an element for each row, selects the rows at which it is True. Only rows that pass the filters of
+            the dataset count.
         columns : str, list of str or dict of str to pyarrow.compute.Expression, optional
             The columns of the result, in this order. By default, all columns are read.
         filter : pyarrow.compute.Expression, optional

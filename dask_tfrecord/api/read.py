@@ -76,7 +76,7 @@ def read_tfrecord(
 
         Reads follow symbolic links, except links to a parent directory. A directory with several links is
         read once, unless the names of the links contain different partition values. Pipes, sockets and
-        devices are skipped, and raise if they are passed themselves.
+        devices are skipped. Passing one as the path raises.
     columns : str or list of str, optional
         The columns to load, in this order. By default, all columns are loaded. A single name gives a Series.
         The name of a group, such as "objects" for "objects/bbox" and "objects/label", loads all its columns.
@@ -103,16 +103,16 @@ def read_tfrecord(
         ignored.
 
         A key becomes an int64 column if all its values are integers in canonical form (``7``, not ``07``),
-        and otherwise a string column. A mapping sets the types itself, and the columns that it names replace
-        features of the same name. ``__HIVE_DEFAULT_PARTITION__`` is read as null, and so is a key that the
-        path of a file lacks. Names above a directory without a snapshot are not used, but those of globs,
-        files and lists are.
+        and otherwise a string column. A mapping sets the types of the partition columns, and a column that it
+        names replaces a feature of the same name. ``__HIVE_DEFAULT_PARTITION__`` is read as null, and so is a
+        key that the path of a file lacks. For a directory without a snapshot, only the names below it count;
+        for globs, files and lists, all names in the path do.
     use_snapshot : bool, default True
         If True, read the files that the snapshot of the directory lists. With False, or without a snapshot,
         all files in the directory are read, as if another tool had written them.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
-        Conditions that select the rows to load. Conditions ``(column, operator, value)`` in a list must all
-        hold; of several such lists in a list, one must hold.
+        Conditions that select the rows to load. In a list of conditions ``(column, operator, value)``, all
+        must hold. In a list of such lists, all conditions of at least one must hold.
 
         The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, ``is`` and
         ``is not``. With the last two, None stands for nulls, and NaN for nulls and NaN. A null meets only
@@ -120,8 +120,8 @@ def read_tfrecord(
         stores them. "point/x" is the field "x" of the struct column "point".
 
         A file is not opened if its partition values, or its statistics in the snapshot, prove that none of
-        its rows pass. Of a pyarrow expression, such as ``pc.field("year") > 2020``, only the parts that such
-        lists could express skip files.
+        its rows pass. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the parts that could
+        be written as such lists help to skip files.
     split : str or list of str, optional
         The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
         partition column ``split``, unless a column has this name; filters on it skip files. A single name
@@ -175,7 +175,7 @@ def read_tfrecord(
         What to do with a feature that has no column, for example because no sampled record contains it.
         "raise" raises if all columns are read and ``schema`` is not complete; records that ``filters`` skip
         are not checked. "ignore" leaves the feature out. Every read raises if a column reads the context of
-        some records, and a feature list of this name is in others.
+        some records, while others have a feature list of its name, or the reverse.
     include_path_column : bool or str, default False
         If True, add a column ``path`` with the path of each record's file; a string sets another column name.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
@@ -244,11 +244,11 @@ def read_tfrecord(
 
         "numpy" uses NumPy and object dtypes where they can hold every value of a column. In floats, null
         becomes NaN. Timestamps and durations keep their unit, and null becomes NaT; a value of -2^63, which
-        is NaT in NumPy, raises. Strings become ``str`` from pandas 3 on, before that object, as bytes and
-        lists do. Integer and bool columns get NumPy dtypes only if statistics in the snapshot prove that
-        there are no nulls, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the field, in
-        which a null raises. Dates, times, decimals, lists of these, and lists of timestamps with a time zone
-        stay Arrow-backed.
+        is NaT in NumPy, raises. Bytes and lists become object, and so do strings before pandas 3, which makes
+        them ``str``. Integer and bool columns get NumPy dtypes only if statistics in the snapshot prove that
+        there are no nulls, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the field; a
+        null in such a field raises. Dates, times, decimals, lists of these, and lists of timestamps with a
+        time zone stay Arrow-backed.
 
         "numpy_nullable" uses pandas' nullable dtypes, such as Int64 and string, and those of "numpy" for all
         other columns. Categorical columns are always read as pandas categoricals.

@@ -146,9 +146,10 @@ def to_tfrecord(
         If True, add the rows to the dataset in the directory, or write a new dataset. Files of other tools
         need a snapshot first, which `Dataset.add_snapshot` creates.
 
-        The rows must have the columns and types of the dataset, unless ``schema_change`` is "add". These
-        types also fit: columns without any value fit each column, whole floats and NaN an integer column,
-        decimals a decimal column (which gets enough digits), and Python objects each type that holds them.
+        The rows must have the columns and types of the dataset, unless ``schema_change`` is "add". Some other
+        types fit as well: columns without any value fit every column, whole floats and NaN fit an integer
+        column, decimals fit a decimal column (which gets enough digits), and Python objects fit a type that
+        holds them.
     schema_change : "add", optional
         With "add", an append, or an overwrite of partitions, may add columns to the dataset and widen types.
         By default, the rows must have the columns of the dataset.
@@ -220,8 +221,8 @@ def to_tfrecord(
 
         ``split_by`` : str, list of str, or int, optional
             The columns, or the seed, that determine the split of each row. Rows with equal values in these
-            columns go to the same split. With a seed, by default 0, a row's position in the collection
-            determines its random split.
+            columns go to the same split. With a seed (0 by default), each row goes to a random split, which
+            also depends on its position in the collection.
 
         ``npartitions`` : int, optional
             The number of partitions to write. Each becomes one file, unless there are partition columns or
@@ -244,8 +245,8 @@ def to_tfrecord(
             feature lists, and columns from `read_tfrecord` are stored as they were read.
 
         ``compression_level`` : int, optional
-            The level of the codec, which determines the valid range. A higher level gives smaller files, but
-            is slower.
+            The compression level, whose valid range depends on the codec. A higher level gives smaller files,
+            but is slower.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional

@@ -135,7 +135,7 @@ def iter_batches(
         ``batch_size`` must be a multiple of ``elastic // k``. Keep ``batch_size * k`` the same for all ``k``.
         An iteration may then resume with another number of shards, at the same step. ``uneven`` says what to
         do if the sequences have unequal lengths. ``batch_mode="drop"`` omits the same rows for each ``k``.
-        ``shuffle_buffer`` is divided among the sequences. A path is needed.
+        ``shuffle_buffer`` is divided among the sequences. ``elastic`` needs a path.
     prefetch : int or str, optional
         How far threads read ahead: a number of blocks or partitions, or their size in memory, such as
         "256 MiB". With 0, the calling thread reads the data.
@@ -218,9 +218,10 @@ def mix(
 ) -> "Batches":
     """Iterate over a mixture: the rows of several datasets, in fixed proportions.
 
-    At every point, each source has given its share of the rows within one row, or within two rows in each of
-    several shards or sequences. The order of the sources depends only on the weights, and with several shards
-    or sequences also on ``seed`` and ``epoch``. The loaders accept the same mapping in place of a path.
+    After any number of rows, each source has contributed its share to within one row, or to within two rows
+    in each of several shards or sequences. The order of the sources depends only on the weights, and with
+    several shards or sequences also on ``seed`` and ``epoch``. The loaders accept the same mapping in place
+    of a path.
 
     Parameters
     ----------

@@ -190,8 +190,8 @@ class TFRecordBatches(IterableDataset[Any]):
     other epoch is read from its beginning. So a resumed program can always call `set_epoch` with the saved
     epoch.
 
-    A worker sends the tensors of a batch in one buffer, which each of them keeps in memory, apart from large
-    ones. If the program keeps a tensor of each batch, it should keep a copy (``clone``).
+    A worker sends the small tensors of a batch in one buffer, which each of them keeps in memory. If the
+    program keeps a tensor of each batch, it should keep a copy (``clone``).
 
     Examples
     --------
