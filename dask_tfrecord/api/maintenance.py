@@ -121,7 +121,7 @@ class Maintenance(OpenedPath):
     ) -> Commit:
         """Delete exactly the rows of a dataset that pass filters.
 
-        A single commit deletes all these rows. If the process is killed before it, the dataset stays
+        A single commit deletes all these rows. If the process is killed before the commit, the dataset stays
         unchanged.
 
         Files are not opened if partition values or statistics show that all or none of their rows pass. Of
@@ -506,8 +506,8 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory contains no files to read.
         DestinationError
-            If the path is not a directory, if the directory already has a snapshot that is up to date, or if
-            the directory lies inside another dataset or contains another dataset.
+            If the path is not a directory, already has a snapshot that is up to date, or lies inside, or
+            contains, another dataset.
         CorruptRecordError
             If a record is damaged, or if `to_tfrecord` has written some of the files, and a file is missing
             or has another size. `verify` reports all damage, and `repair` drops missing files.

@@ -115,9 +115,9 @@ def read_tfrecord(
         must hold. In a list of such lists, all conditions of at least one must hold.
 
         The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, ``is`` and
-        ``is not``. With the last two, None stands for nulls, and NaN for nulls and NaN. A null meets only
-        conditions with ``is`` and ``not in``. Columns of floats are compared as 32-bit floats, as TFRecord
-        stores them. "point/x" is the field "x" of the struct column "point".
+        ``is not``. With ``is`` and ``is not``, the value None stands for nulls, and NaN for both nulls and
+        NaN. A null meets only conditions with ``is`` and ``not in``. Columns of floats are compared as 32-bit
+        floats, as TFRecord stores them. "point/x" is the field "x" of the struct column "point".
 
         A file is not opened if its partition values, or its statistics in the snapshot, prove that none of
         its rows pass. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the parts that could
@@ -244,11 +244,11 @@ def read_tfrecord(
 
         "numpy" uses NumPy and object dtypes where they can hold every value of a column. In floats, null
         becomes NaN. Timestamps and durations keep their unit, and null becomes NaT; a value of -2^63, which
-        is NaT in NumPy, raises. Bytes and lists become object, and so do strings before pandas 3, which makes
-        them ``str``. Integer and bool columns get NumPy dtypes only if statistics in the snapshot prove that
-        there are no nulls, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the field; a
-        null in such a field raises. Dates, times, decimals, lists of these, and lists of timestamps with a
-        time zone stay Arrow-backed.
+        is NaT in NumPy, raises. Strings become ``str`` from pandas 3 on, and object in pandas 2. Bytes and
+        lists become object. Integer and bool columns get NumPy dtypes only if statistics in the snapshot
+        prove that there are no nulls, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
+        field; a null in such a field raises. Dates, times, decimals, lists of these, and lists of timestamps
+        with a time zone stay Arrow-backed.
 
         "numpy_nullable" uses pandas' nullable dtypes, such as Int64 and string, and those of "numpy" for all
         other columns. Categorical columns are always read as pandas categoricals.

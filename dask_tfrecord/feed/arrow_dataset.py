@@ -1,8 +1,8 @@
 """Let DuckDB, DataFusion and pyarrow query a dataset.
 
 `ArrowDataset` extends `pyarrow.dataset.Dataset`, because query engines accept no other class. They call only
-the methods that this module overrides. Arrow's C++ code ignores these, and reads the files that the parent
-class was given: one file that does not exist, so that such a read raises.
+the methods that this module overrides. Arrow's C++ code ignores these methods, and would read the files of
+the parent class. The only such file does not exist, so the read raises.
 """
 
 import pickle
@@ -242,7 +242,7 @@ class ArrowDataset(pads.FileSystemDataset):
 
 
 for _name in ("to_table", "to_batches", "count_rows", "head"):
-    update_wrapper(getattr(ArrowDataset, _name), getattr(pads.Dataset, _name))  # the text and the parameters
+    update_wrapper(getattr(ArrowDataset, _name), getattr(pads.Dataset, _name))  # keep pyarrow's docstring
 
 
 class Fragment(ArrowDataset):

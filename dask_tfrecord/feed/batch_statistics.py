@@ -133,8 +133,8 @@ class Counters:
     def add_batch(self, rows: int, start: float, cpu: float | None = None) -> None:
         """Count a batch that was requested at the time ``start``, and log if the program waits too long.
 
-        If the calling thread has read the batch itself, ``cpu`` is its CPU time since then. Several threads
-        may read batches at the same time, so no message says how long the program waited.
+        If the calling thread has read the batch itself, ``cpu`` is its CPU time since the request. Several
+        threads may then read batches at the same time, so no message says how long the program waited.
         """
         now = perf_counter()
         with self._lock:

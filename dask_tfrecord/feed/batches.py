@@ -145,8 +145,8 @@ def iter_batches(
         and partitions are read by 2 threads, and a remote store by up to 16, each with one or several
         requests. A number ``n`` also limits the threads to ``n``. A process uses up to 32 connections to S3.
     cache : str or path-like, optional
-        A directory on a local disk that keeps the blocks of remote files that were read, for later epochs and
-        for other processes of the machine.
+        A directory on a local disk in which the blocks of remote files are kept, for later epochs and other
+        processes of the machine.
     cache_bytes : int or str, optional
         The maximum size of ``cache``, in bytes or as text such as "100 GiB". By default, three quarters of
         the free disk.

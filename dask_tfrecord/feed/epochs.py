@@ -211,7 +211,7 @@ class Epochs:
         Raises
         ------
         TFRecordError
-            If an object is no state of the class ``owner``, or if the states belong to different epochs.
+            If an object is not a state of the class ``owner``, or if the states belong to different epochs.
         """
         for state in states:
             check_sealed(state, _KEYS, owner)

@@ -1,8 +1,8 @@
 """Serve Arrow IPC streams and write Feather files, for the Arrow datasets of TensorFlow I/O.
 
 Each connection receives one pass over the rows, which a thread sends through a socket or a file descriptor. A
-stream that fails ends with a broken message instead of the end-of-stream marker. Every client then raises,
-and does not mistake the received rows for all rows. A stream that fails before its first batch sends nothing,
+stream that fails ends with a broken message instead of the end-of-stream marker, so that every client raises,
+and none mistakes the received rows for all rows. A stream that fails before its first batch sends nothing,
 and its client raises because it receives no schema.
 """
 

@@ -74,7 +74,7 @@ class Rest(NamedTuple):
 class _Passes:
     """The rows of a source in one sequence: the rest of a pass, and then further passes.
 
-    The last pass ends after ``limit`` rows of all, and the rows of the last shuffle window.
+    The passes end once they have ``limit`` rows in all, and the last shuffle window is complete.
     """
 
     def __init__(

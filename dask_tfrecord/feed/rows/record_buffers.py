@@ -385,7 +385,7 @@ class RecordBuffers:
                     yield memoryview(data)[one.start - whole.start : one.stop - whole.start]
 
     def _spanned(self, run: Sequence[ByteRange]) -> ByteRange:
-        """Return the range from the start of the first to the end of the last of some ranges of a file."""
+        """Return one range that covers several consecutive ranges of a file."""
         first = run[0]
         stamp = self._stamps.get(first.path, first.stamp)
         return first._replace(stop=run[-1].stop, stamp=stamp)

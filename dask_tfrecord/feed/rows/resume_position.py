@@ -40,12 +40,12 @@ _STATE_VERSION = 4
 _KEYS = ["version", "source", "source_version", "arguments", "epoch", "shard", "part"]
 _KEYS += ["step", "skip", "remaining"]
 
-# Under this key, a state stores the checksum of all other values.
+# The key under which a state stores the checksum of its other values.
 CHECKSUM = "checksum"
 
 
 class Share(NamedTuple):
-    """The share with the index ``number`` of some rows that are divided into ``total`` shares.
+    """One of ``total`` shares into which some rows are divided. ``number`` is its index.
 
     ``whole`` is a hash of all divided rows and of the way in which they were divided. Shares with different
     hashes must not be mixed, because they may overlap or leave out rows.

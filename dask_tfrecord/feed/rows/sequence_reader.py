@@ -36,7 +36,7 @@ Chain: TypeAlias = Iterable[tuple[Order, list[Span]]]
 
 
 class Mark(NamedTuple):
-    """A window of a sequence that was loaded, and the spans that follow it.
+    """A loaded window of a sequence, and the spans that follow it.
 
     ``begin`` and ``end`` count the rows of the sequence before the window, and up to the end of the window.
     ``link`` is the index of the window's order in the chain. The first mark of a sequence has no rows.
