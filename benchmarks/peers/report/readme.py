@@ -34,8 +34,8 @@ needs {size} times less space. Lance fetches the 1 % of images {lance} times as 
 `datasets` returns rows {datasets} times as fast from a decoded copy, shuffled rows {shuffled} times.
 Behind a slow link, WebDataset ends an epoch of images {webdataset} times as fast.
 
-Reads, writes and feeds show the worst of all rounds, the others the median. All ran on one kind of machine:
-{machine}.
+Figures of reads, writes and feeds are the worst of all rounds, the others medians. One kind of machine was
+measured: {machine}.
 """
 
 # GitHub's colours of text and of links, which are legible on its light and dark pages.

@@ -20,7 +20,7 @@ seconds count all processes of a tool. Compare ratios, not times: all suites ran
 
 {{losses}}
 
-The range is that of the tables or engines in which it is faster. For a few columns, [column
+A range covers the tables or engines in which the tool is faster. For a few columns, [column
 files](../docs/less.md) help.
 
 ## Reads and writes
@@ -49,7 +49,7 @@ number of ranks, reach {{elastic}} of the plain speed for shuffled images.
 
 {{columns}}
 
-The [default](defaults.md) copies labels and adds at most {{bytes}}. [All jobs](columns.md) include writes.
+The [default](defaults.md) copies labels, and adds at most {{bytes}}. [All jobs](columns.md) include writes.
 
 ## SQL
 
