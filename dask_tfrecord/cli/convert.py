@@ -115,6 +115,8 @@ def open_source(
         parse_file = partial(_parse_file, parse=parse, storage_options=storage_options or {})
         first = parse_file(files[0], types=types or {}, rows=_SAMPLE_ROWS)
         ddf = dd.from_map(parse_file, list(files), types=types_of(first), meta=first.iloc[:0])
+    if not len(ddf.columns):
+        return ddf
     needed = list(dict.fromkeys([*(columns or ddf.columns), *names_in(filters), *(types or ())]))
     if unknown := [name for name in needed if name not in ddf.columns]:
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(ddf.columns)}")
@@ -166,8 +168,9 @@ def _parse_file(
             frame = parse(data, types, rows)
             return frame if rows is not None else _with_types(frame, types)
         except (ValueError, OverflowError) as error:  # the base classes of the errors of pandas and Arrow
-            is_empty = isinstance(error, pd.errors.EmptyDataError) and rows is not None
-            if is_empty or isinstance(error, TFRecordError):
+            if isinstance(error, pd.errors.EmptyDataError) and rows is not None:
+                return pd.DataFrame()
+            if isinstance(error, TFRecordError):
                 raise
             raise SchemaError(f"the file cannot be converted: {error}") from None
 
@@ -406,12 +409,13 @@ def convert_command(
     start = time.perf_counter()
     # Planning alone may run computations that infer column types from rows, or find record offsets in a file.
     with computing("Converting"):
-        try:
-            ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
-        except pd.errors.EmptyDataError:
-            raise _no_columns(sources, format) from None
+        ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
         if not len(ddf.columns):
-            raise _no_columns(sources, format)
+            advice = "convert it together with other files"
+            if format in ("tfrecord", "jsonl"):
+                advice += ", or pass --type COLUMN=TYPE for each column"
+            problem = "there are no values, so the columns are not known"
+            raise SchemaError(problem, advice, path=sources[0])
         if to != "tfrecord":
             check_target(ddf, target, to, how)
         if format == "csv" and to in ("tfrecord", "parquet"):
@@ -421,13 +425,6 @@ def convert_command(
         else:
             result = _write(ddf, target, to, how, start)
     output.print_totals(result, as_json)
-
-
-def _no_columns(sources: Sequence[str], format: Format) -> SchemaError:
-    advice = "convert it together with other files"
-    if format in ("tfrecord", "jsonl"):
-        advice += ", or pass --type COLUMN=TYPE for each column"
-    return SchemaError("there are no values, so the columns are not known", path=sources[0], advice=advice)
 
 
 def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[str, Any]) -> dict[str, Any]:

@@ -331,6 +331,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     },
     "max_record_bytes": _BYTES,
     "max_features": _COUNT,
+    "shuffle": {"help": "Put the rows in random order."},
     "seed": {"type": click.IntRange(0), "metavar": "SEED"},
     "batch_size": _COUNT,
     "npartitions": _COUNT,

@@ -104,6 +104,7 @@ def test_the_list_of_commands_shows_the_first_line_of_each_help(name: str) -> No
     assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == COMMANDS[name][1]
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert [one.name for one in options if not one.help] == []
+    assert [one.help for one in options if re.search(r"\b(True|False)\b|\w=\"", one.help or "")] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
