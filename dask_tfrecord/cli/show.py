@@ -163,6 +163,8 @@ def draw(target: str, dataset: Dataset) -> None:
     # Select fragments that are spread over the whole dataset.
     spread = [pieces[at * len(pieces) // count] for at in range(count)]
     rows = pa.concat_tables([piece.head(_ROWS // count) for piece in spread])
+    while any(pa.types.is_struct(type_) for type_ in rows.schema.types):
+        rows = rows.flatten()
     panels: list[tuple[str, pd.Series]] = [("bytes of a file", dataset.files["bytes"])]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         panels += _panels(name, column.combine_chunks())
@@ -372,12 +374,21 @@ _values = click.Option(
 _MOST_VALUES = 100
 
 
+def _column(path: Any, name: str, read: dict[str, Any]) -> Any:
+    """Read a column, or a field of a struct column, as a Series of Dask."""
+    try:
+        found = dask_tfrecord.read_tfrecord(path, dtype_backend="pyarrow", **{**read, "columns": name})
+    except SchemaError as error:
+        problem = error.problem.replace("columns=", "values=")
+        raise error.replaced(problem=problem, keyword="values") from None
+    if found.ndim > 1:
+        raise click.UsageError(f"--values {name}: it is a group of the columns {', '.join(found.columns)}")
+    return found
+
+
 def _print_values(path: Any, name: str, read: dict[str, Any], as_json: bool) -> None:
     with computing("Counting values"):
-        ddf = dask_tfrecord.read_tfrecord(path, dtype_backend="pyarrow", **read)
-        if name not in ddf.columns:
-            raise SchemaError(f"no column is named {name!r}; there are {', '.join(ddf.columns)}")
-        column = ddf[name]
+        column = _column(path, name, read)
         while pa.types.is_list(getattr(column.dtype, "pyarrow_dtype", pa.null())):
             column = column.explode()
         if pa.types.is_nested(getattr(column.dtype, "pyarrow_dtype", pa.null())):

@@ -123,7 +123,12 @@ def test_describe_counts_the_values_of_a_column(run: Run, tmp_path: Path) -> Non
     dask_tfrecord.to_tfrecord(vectors, tmp_path / "vectors")
     assert "column of vectors" in run("describe", tmp_path / "vectors", "--values", "v", code=2).stderr
     error = run("describe", tmp_path / "images", "--values", "lable", code=1).stderr
-    assert "no column is named 'lable'; there are label, tags, k" in error
+    assert "Error: --values 'lable': no column is named 'lable'; there are 'label', 'tags'" in error
+    points = pa.table({"p": [{"x": 1}, {"x": 1}, None], "o/a": [1, 2, 3], "o/b": [1, 2, 3]})
+    dask_tfrecord.to_tfrecord(points, tmp_path / "points")
+    found = json.loads(run("describe", tmp_path / "points", "--values", "p/x", "--json").stdout)["values"]
+    assert found == [{"value": 1, "count": 2}, {"value": None, "count": 1}]
+    assert "the columns o/a, o/b" in run("describe", tmp_path / "points", "--values", "o", code=2).stderr
 
 
 def test_inspect_without_a_snapshot_shows_what_is_not_known(run: Run, people: Path) -> None:
@@ -201,5 +206,8 @@ def test_a_plot_shows_bars_in_each_panel_and_nothing_else(run: Run, people: Path
     titles = ["bytes of a file", "name (1 null)", "born", "tags: list lengths", "tags: values"]
     for title in [*titles, "people: a sample of 3 rows"]:
         assert f"<!-- {title} -->" in text
+    dask_tfrecord.to_tfrecord(pa.table({"p": [{"x": 1}, None]}), tmp_path / "points")
+    run("describe", tmp_path / "points", "--plot", tmp_path / "points.svg")
+    assert "<!-- p.x (1 null) -->" in (tmp_path / "points.svg").read_text()
     assert "png" in run("describe", people, "--plot", tmp_path / "out.txt", code=2).stderr
     assert not (tmp_path / "out.txt").exists()
