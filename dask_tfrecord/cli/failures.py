@@ -58,6 +58,9 @@ _OPTIONAL = {
 # Maps a keyword to the name of its option, if the two names differ.
 _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
+# These keywords are True by default, and have an option that makes them False.
+_TRUE = ("hive", "use_snapshot", "verify_crc")
+
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
     """Hide the secrets of paths and storage options in everything that this run prints on stderr."""
@@ -165,6 +168,8 @@ def option(remedy: Remedy) -> str:
     text = f"--{option_name(name, value)}"
     if value is None:
         return f"{text} none" if name == "compression" else f"no {text}"
+    if value is True and name in _TRUE:
+        return f"no --{option_name(name, False)}"
     if name in ("read_options", "write_options"):
         return " ".join(option(Remedy(*item)) for item in value.items())
     if name == "schema":

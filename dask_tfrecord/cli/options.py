@@ -160,10 +160,10 @@ def _condition(left: Any, operator: str, right: Any, negated: bool) -> Condition
     return left.name, _OPPOSITE[operator] if negated else operator, right
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, form: str = "KEY=VALUE") -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found or not name:  # the text may be a secret, so the message does not repeat it
-        raise click.BadParameter("each must have the form KEY=VALUE")
+        raise click.BadParameter(f"each must have the form {form}")
     return name, value
 
 
@@ -200,7 +200,7 @@ def _columnar(names: list[str]) -> str | list[str] | Literal[False] | None:
 
 
 def _column_type(text: str) -> tuple[str, Any]:
-    name, value = _pair(text)
+    name, value = _pair(text, "COLUMN=TYPE")
     try:
         return name, arrow_type(value)
     except ValueError as error:

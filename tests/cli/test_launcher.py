@@ -293,6 +293,7 @@ LISTS = {"a b": pa.list_(pa.int64()), "y": pa.string()}
         (Remedy("version", None), "no --version"),
         (Remedy("partition_on", ["day", "a b"]), "--partition-on 'day,a b'"),
         (Remedy("use_snapshot", False), "--no-snapshot"),
+        (Remedy("use_snapshot", True), "no --no-snapshot"),
         (Remedy("on_corrupt", "skip"), "--on-corrupt skip"),
     ],
 )
