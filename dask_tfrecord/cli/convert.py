@@ -38,8 +38,6 @@ FORMATS = get_args(Format)
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
 # The types of CSV are inferred from this many rows of the first file.
 _SAMPLE_ROWS = 100_000
-# Dates and times are looked for in this many bytes of the first file.
-_SAMPLE_BYTES = 1 << 24
 
 _SUFFIXES: dict[str, Format] = {
     "parquet": "parquet",
@@ -81,14 +79,14 @@ def open_source(
     files: Sequence[str],
     format: Format,
     nulls: tuple[str, ...],
-    index: Literal[False] | None,
+    to: Format,
     read: dict[str, Any],
 ) -> dd.DataFrame:
     """Open the source of `convert` as a Dask DataFrame of the selected columns and rows.
 
-    ``index`` is False if the target format has no index. ``read`` contains the keywords of `read_tfrecord`
-    that the user passed.
+    ``to`` is the format of the target. ``read`` contains the keywords of `read_tfrecord` that were passed.
     """
+    index = None if to == "tfrecord" else False  # the other formats have no index
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
     if format == "tfrecord":
@@ -115,6 +113,9 @@ def open_source(
         parse_file = partial(_parse_file, parse=parse, storage_options=storage_options or {})
         first = parse_file(files[0], types=types or {}, rows=_SAMPLE_ROWS)
         ddf = dd.from_map(parse_file, list(files), types=types_of(first), meta=first.iloc[:0])
+        if format == "csv" and to in ("tfrecord", "parquet"):
+            names = [name for name in columns or first.columns if name not in (types or ())]
+            _warn_of_times(first.reindex(columns=names).select_dtypes(pd.ArrowDtype(pa.string())))
     if not len(ddf.columns):
         return ddf
     needed = list(dict.fromkeys([*(columns or ddf.columns), *names_in(filters), *(types or ())]))
@@ -127,28 +128,16 @@ def open_source(
     return ddf if columns is None else ddf[columns]
 
 
-def warn_of_times(
-    ddf: dd.DataFrame, file: str, nulls: tuple[str, ...], given: Any, storage_options: dict[str, Any] | None
-) -> None:
-    """Warn of text columns that contain only dates or times, judging by the start of a CSV file.
-
-    ``given`` contains the types of columns that the user has named. These columns cause no warning.
-    """
-    names = [name for name, type_ in types_of(ddf).items() if pa.types.is_string(type_) and name not in given]
-    convert = arrow_csv.ConvertOptions(
-        null_values=["", *nulls],
-        strings_can_be_null=True,
-        include_columns=names,
-        include_missing_columns=True,  # pandas renames columns whose name occurs twice
+def _warn_of_times(text: pd.DataFrame) -> None:
+    """Warn of text columns that contain only dates or times, which Arrow would recognise."""
+    data = text.to_csv(index=False).encode()
+    read = arrow_csv.ReadOptions(block_size=len(data) + 1)
+    parse = arrow_csv.ParseOptions(newlines_in_values=True)
+    convert = arrow_csv.ConvertOptions(strings_can_be_null=True)
+    inferred = (
+        arrow_csv.open_csv(pa.BufferReader(data), read, parse, convert).schema if len(text.columns) else ()
     )
-    parse = arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _: "skip")
-    with fsspec.open(file, compression="infer", **(storage_options or {})) as data:
-        # Arrow infers the types from the first block.
-        block = arrow_csv.ReadOptions(block_size=_SAMPLE_BYTES)
-        inferred = arrow_csv.open_csv(data, block, parse, convert).schema
-    types = {name: inferred.field(name).type for name in names}
-    types = {name: type_ for name, type_ in types.items() if pa.types.is_temporal(type_)}
-    if types:
+    if types := {item.name: item.type for item in inferred if pa.types.is_temporal(item.type)}:
         problem = f"the dates and times in {', '.join(map(repr, types))} stay text"
         warnings.warn(RemedyWarning(problem, [Remedy("schema", types, "convert them")]), stacklevel=2)
 
@@ -409,7 +398,7 @@ def convert_command(
     start = time.perf_counter()
     # Planning alone may run computations that infer column types from rows, or find record offsets in a file.
     with computing("Converting"):
-        ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
+        ddf = open_source(source, [*files], format, nulls, to, read)
         if not len(ddf.columns):
             advice = "convert it together with other files"
             if format in ("tfrecord", "jsonl"):
@@ -418,8 +407,6 @@ def convert_command(
             raise SchemaError(problem, advice, path=sources[0])
         if to != "tfrecord":
             check_target(ddf, target, to, how)
-        if format == "csv" and to in ("tfrecord", "parquet"):
-            warn_of_times(ddf, next(iter(files)), nulls, read.get("schema") or {}, read["storage_options"])
         if dry_run:
             result = {**_source_of(source, files, format, read), **_plan(ddf, target, to, how)}
         else:
