@@ -241,13 +241,14 @@ class Location:
             def enter(position: int, at: str) -> FileReader:
                 known = stamp if at == path or self.move_keeps_stamp else ""
                 expected = self._expected(at, size, known, whole=not position and stop is None)
-                follow = None if self.version is None or self.move_keeps_stamp else open_at
-                return self._open(stack, at, expected, position, stop, may_be_restamped, follow)
+                return self._open(stack, at, expected, position, stop, may_be_restamped)
 
             def open_at(position: int) -> FileReader:
                 return self.with_current_path(path, partial(enter, position))
 
             reader = open_at(start)
+            if self.version is not None and not self.move_keeps_stamp:
+                reader.open_at = open_at
             if self.checksum is not None:
                 reader.checksums.append(self.checksum)
             yield reader
@@ -278,7 +279,6 @@ class Location:
         start: int,
         stop: int | None,
         may_be_restamped: bool,
-        open_at: Callable[[int], FileReader] | None,
     ) -> FileReader:
         try:
             file = None
@@ -309,9 +309,7 @@ class Location:
         stream = None
         if can_stream and is_web(self.fs):
             stream = partial(self._open_stream, stack, path)
-        return FileReader(
-            file, expected, start, stop, is_restamped=is_restamped, stream=stream, open_at=open_at
-        )
+        return FileReader(file, expected, start, stop, is_restamped=is_restamped, stream=stream)
 
     def _open_stream(self, stack: ExitStack, path: str) -> Any:
         return stack.enter_context(self.fs.open(path, "rb", block_size=0))

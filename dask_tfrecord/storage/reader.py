@@ -160,12 +160,11 @@ class FileReader:
         *,
         is_restamped: bool = False,
         stream: Callable[[], Any] | None = None,
-        open_at: "Callable[[int], FileReader] | None" = None,
     ) -> None:
         self.is_restamped, self.size = is_restamped, expected.size
         self.checksums: list[Checksum] = []
-        self._file, self._stream, self._open_at = file, stream, open_at
-        self._expected = expected
+        self.open_at: Callable[[int], FileReader] | None = None
+        self._file, self._stream, self._expected = file, stream, expected
         self._position, self._stop = start, stop
         self._ahead = memoryview(b"")
 
@@ -200,10 +199,10 @@ class FileReader:
             try:
                 count = self._read_explained(view, wanted)
             except FileNotFoundError:
-                if self._open_at is None:
+                if self.open_at is None:
                     raise
                 # Each read may be the first request after a commit that moves the file.
-                moved = self._open_at(self._position)
+                moved = self.open_at(self._position)
                 self._file, self._stream, self._expected = moved._file, moved._stream, moved._expected
                 count = self._read_explained(view, wanted)
             self._position += count
