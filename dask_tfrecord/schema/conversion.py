@@ -16,11 +16,11 @@ from dask_tfrecord.schema.logical_types import (
     canonical_type,
     innermost,
     is_binary,
-    is_large_list,
     is_list,
     is_text,
     leaf_types,
     scalar_kind,
+    with_item,
 )
 from dask_tfrecord.schema.storage_values import (
     MisfitError,
@@ -308,9 +308,7 @@ def _of_family(existing: pa.DataType, rows: pa.DataType, *, numbers: bool) -> pa
         item = fits(existing.value_type, rows.value_type)
         if item is None or types.is_null(item):
             return None if item is None else existing
-        if types.is_fixed_size_list(existing):
-            return pa.list_(item, existing.list_size)
-        return pa.large_list(item) if is_large_list(existing) else pa.list_(item)
+        return with_item(existing, item)
     if types.is_struct(existing) and types.is_struct(rows):
         found = {item.name: item.type for item in rows}
         if {item.name for item in existing} != found.keys():
@@ -409,11 +407,10 @@ _Wider = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
 
 
 def _wider_list(one: pa.DataType, other: pa.DataType, wider: _Wider) -> pa.DataType | None:
-    size = getattr(one, "list_size", -1)
     item = wider(one.value_type, other.value_type)
-    if item is None or size != getattr(other, "list_size", -1):
+    if item is None or getattr(one, "list_size", -1) != getattr(other, "list_size", -1):
         return None
-    return pa.large_list(item) if is_large_list(one) else pa.list_(item, size)
+    return with_item(one, item)
 
 
 def _wider_struct(one: pa.StructType, other: pa.StructType, wider: _Wider) -> pa.StructType | None:

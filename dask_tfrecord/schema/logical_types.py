@@ -200,7 +200,11 @@ def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
         return change(pa.string() if types.is_string_view(type_) else pa.binary())
     if not is_list(type_):
         return change(type_)
-    item = type_.value_field.with_type(with_leaves(type_.value_type, change))
+    return with_item(type_, type_.value_field.with_type(with_leaves(type_.value_type, change)))
+
+
+def with_item(type_: pa.DataType, item: pa.DataType | pa.Field) -> pa.DataType:
+    """Return a list type with another type of the items. A list view becomes a list."""
     if types.is_fixed_size_list(type_):
         return pa.list_(item, type_.list_size)
     return pa.large_list(item) if is_large_list(type_) else pa.list_(item)
