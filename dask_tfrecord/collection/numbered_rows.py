@@ -81,9 +81,9 @@ class NumberedRows:
 
     def with_plan(self, plan: ReadPlan) -> Self:
         """Return a copy that reads the same rows with another plan, such as one with a new filesystem."""
-        found = copy(self)
-        found.plan = plan
-        return found
+        copied = copy(self)
+        copied.plan = plan
+        return copied
 
     def record(self, number: int) -> int:
         """Convert a row index to a record index. Raise IndexError if no row has this index."""

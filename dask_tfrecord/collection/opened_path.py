@@ -74,13 +74,13 @@ class OpenedPath:
         request = read_request(self._names, **{**self._keywords, **how})
         is_new = vars(self)["_found"] is None
         try:
-            found = read_plan.plan(self._opened(request), request, compute_each)
+            plan = read_plan.plan(self._opened(request), request, compute_each)
         except FileRemovedError:
             if not is_new:
                 raise
             vars(self)["_found"] = None  # an overwrite has removed the version that was just opened
-            found = read_plan.plan(self._opened(request), request, compute_each)
-        return found.with_origin_columns()
+            plan = read_plan.plan(self._opened(request), request, compute_each)
+        return plan.with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
         """Return the schema of ``columns`` in the given order. By default, use the columns that were

@@ -310,10 +310,10 @@ def _of_family(existing: pa.DataType, rows: pa.DataType, *, numbers: bool) -> pa
             return None if item is None else existing
         return with_item(existing, item)
     if types.is_struct(existing) and types.is_struct(rows):
-        found = {item.name: item.type for item in rows}
-        if {item.name for item in existing} != found.keys():
+        types_of_rows = {item.name: item.type for item in rows}
+        if {item.name for item in existing} != types_of_rows.keys():
             return None
-        fields = {item.name: fits(item.type, found[item.name]) for item in existing}
+        fields = {item.name: fits(item.type, types_of_rows[item.name]) for item in existing}
         if None in fields.values():
             return None
         nothing = {item.name: item.type for item in existing if types.is_null(fields[item.name])}

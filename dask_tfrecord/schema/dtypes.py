@@ -84,10 +84,10 @@ def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
     """
     if ours == theirs:
         return ours
-    found = [dtype_of(name) if name else None for name in (ours, theirs)]
-    if None in found:
+    dtypes = [dtype_of(name) if name else None for name in (ours, theirs)]
+    if None in dtypes:
         return ""
-    return dtype_name(pd.concat([pd.Series([], dtype=dtype) for dtype in found]).dtype, type_)
+    return dtype_name(pd.concat([pd.Series([], dtype=dtype) for dtype in dtypes]).dtype, type_)
 
 
 def nullable_dtype_of(type_: pa.DataType) -> str:

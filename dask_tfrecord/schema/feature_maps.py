@@ -21,10 +21,10 @@ Maps: TypeAlias = Mapping[str, Set[bool]]
 
 
 def maps_of(features: Iterable[FeatureKey]) -> Maps:
-    found: dict[str, set[bool]] = {}
+    maps: dict[str, set[bool]] = {}
     for name, is_list_ in features:
-        found.setdefault(name, set()).add(is_list_)
-    return found
+        maps.setdefault(name, set()).add(is_list_)
+    return maps
 
 
 def in_map(item: Field, maps: Maps) -> Field:

@@ -272,8 +272,8 @@ class Field:
             if self.is_struct:
                 marker, *others = arrays
                 features = iter(others)
-                found = [item.load(*islice(features, len(item.features))) for item in self.children]
-                return from_marker(self.type, marker, found)
+                children = [item.load(*islice(features, len(item.features))) for item in self.children]
+                return from_marker(self.type, marker, children)
             if self.is_feature_list:
                 size = 1 if self.form is None else self.form.step_size
                 arrays = (without_steps(arrays[0], size),)
@@ -429,8 +429,8 @@ class Schema:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The name, kind and depth of each feature that stores a column, for the kernel."""
-        found = (feature for item in self.fields for feature in item.features)
-        return tuple(dict.fromkeys(found) if self._has_forms else found)
+        features = (feature for item in self.fields for feature in item.features)
+        return tuple(dict.fromkeys(features) if self._has_forms else features)
 
     @property
     def leaves(self) -> tuple[Field, ...]:

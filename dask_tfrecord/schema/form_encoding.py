@@ -176,23 +176,23 @@ def _bytes(form: StoredForm, values: pa.Array, sizes: _Ints) -> pa.Array:
     content = values.buffers()[1]
     data = pa.py_buffer(b"") if content is None else content.slice(values.offset * width, len(values) * width)
     offsets = np.concatenate([[0], np.cumsum(sizes)]) * width
-    found = pa.Array.from_buffers(
+    tensors = pa.Array.from_buffers(
         pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int64)), data]
     )
     if form.encoding == "zlib":
-        return pa.array([zlib.compress(one) for one in found.to_pylist()], pa.large_binary())
-    return found
+        return pa.array([zlib.compress(one) for one in tensors.to_pylist()], pa.large_binary())
+    return tensors
 
 
 def _partition_features(form: StoredForm, partitions: Sequence[tuple[_Ints, _Ints]]) -> list[pa.Array]:
-    found = []
+    features = []
     for level, (lengths, edges) in enumerate(partitions):
         partition = form.partitions[level] if form.partitions else None
         if partition is not None or not form.partitions:
             integers: Integers = "row_lengths" if partition is None else partition.integers
             numbers, of_rows = _integers(integers, lengths, edges)
-            found.append(_lists(pa.array(numbers), of_rows))
-    return found
+            features.append(_lists(pa.array(numbers), of_rows))
+    return features
 
 
 def _integers(integers: Integers, lengths: _Ints, edges: _Ints) -> tuple[_Ints, _Ints]:

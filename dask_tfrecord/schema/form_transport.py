@@ -47,8 +47,8 @@ def as_metadata(value: dict[str, Any] | None) -> dict[bytes, bytes] | None:
 
 def as_attribute(values: Iterable[tuple[str, dict[str, Any] | None]]) -> str:
     """Return the text of `ATTRIBUTE` that carries the values of columns, or "" if nothing is carried."""
-    found = {name: value for name, value in values if value}
-    return json.dumps(found) if found else ""
+    of_columns = {name: value for name, value in values if value}
+    return json.dumps(of_columns) if of_columns else ""
 
 
 def carried_by_schema(schema: pa.Schema) -> Carried:
@@ -78,14 +78,14 @@ def _values(attrs: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _parsed(values: Mapping[str, Any]) -> Carried:
     """Convert JSON values back. Skip an invalid one, which another program has written."""
-    found = Carried({}, [])
+    result = Carried({}, [])
     for name, value in values.items():
         if value == _FEATURE_LIST:
-            found.feature_lists.append(name)
+            result.feature_lists.append(name)
             continue
         with suppress(LookupError, ValueError, TypeError, AttributeError):
-            found.forms[name] = StoredForm.from_json(value)
-    return found
+            result.forms[name] = StoredForm.from_json(value)
+    return result
 
 
 def form_of_nested(type_: pa.DataType) -> StoredForm | None:

@@ -306,13 +306,13 @@ def _split(fields: str) -> list[str]:
     """Split the text inside ``struct<...>`` into fields. A comma inside a field's type does not separate
     fields.
     """
-    found: list[str] = []
+    parts: list[str] = []
     for text in filter(None, fields.split(", ")):
-        if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):
-            found[-1] += f", {text}"
+        if parts and len(re.findall(r"[<(\[]", parts[-1])) > len(re.findall(r"[>)\]]", parts[-1])):
+            parts[-1] += f", {text}"
         else:
-            found.append(text)
-    return found
+            parts.append(text)
+    return parts
 
 
 def _field(text: str) -> pa.Field:

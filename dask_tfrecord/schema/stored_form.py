@@ -108,9 +108,9 @@ class StoredForm:
     description: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        found = {item.name: getattr(self, item.name) for item in fields(self)}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
         classes = None if self.categories is None else self.categories.to_pylist()
-        return found | {"value_type": str(self.value_type), "categories": classes}
+        return values | {"value_type": str(self.value_type), "categories": classes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -380,15 +380,15 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
         steps = np.diff(numbers, prepend=0)
         steps[first] = numbers[first]
-        found = np.zeros(len(counts), np.int64)
-        found[counts > 0] = numbers[last] + 1
+        sequences = np.zeros(len(counts), np.int64)
+        sequences[counts > 0] = numbers[last] + 1
         are_sorted = np.add.reduceat(steps < 0, first) == 0 if len(first) else np.zeros(0, bool)
         fits = np.ones(len(counts), bool)
         fits[counts > 0] = are_sorted
         _check(fits, lambda row: "the row numbers are negative or not in ascending order")
-        _check(found <= per_row + _MOST_EMPTY, lambda row: f"there are {found[row]:,} sequences")
-        ids = numbers + np.repeat(_edges(found)[:-1], counts)
-        return np.bincount(ids, minlength=found.sum()), found
+        _check(sequences <= per_row + _MOST_EMPTY, lambda row: f"there are {sequences[row]:,} sequences")
+        ids = numbers + np.repeat(_edges(sequences)[:-1], counts)
+        return np.bincount(ids, minlength=sequences.sum()), sequences
     if integers != "row_limits":  # the first integer of a row is the start of the row's first sequence
         begins = np.zeros(len(counts), np.int64)
         begins[counts > 0] = numbers[first]
@@ -448,7 +448,7 @@ def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
     The values are decompressed in a loop, because no library decompresses an array of zlib streams in one
     call.
     """
-    found: list[bytes] = []
+    contents: list[bytes] = []
     left = _MOST_BYTES
     for row, value in enumerate(stored.to_pylist()):
         stream = zlib.decompressobj()
@@ -461,9 +461,9 @@ def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
             raise MisfitError(row, f"the value decompresses to more than {most:,} bytes")
         if not stream.eof:
             raise MisfitError(row, "the compressed value is truncated")
-        found.append(content)
+        contents.append(content)
         left -= len(content)
-    return pa.array(found, pa.binary())
+    return pa.array(contents, pa.binary())
 
 
 def _from_bytes(stored: pa.Array, type_: pa.DataType) -> pa.Array:

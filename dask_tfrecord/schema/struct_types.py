@@ -41,12 +41,12 @@ def _names(name: str, type_: pa.DataType) -> Iterator[str]:
 def _of_columns(
     types: Mapping[str, pa.DataType | None], columns: Mapping[str, str], structs: Mapping[str, pa.DataType]
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    of_columns: dict[str, Any] = {}
     for name, type_ in types.items():
         if (column := columns.get(name)) is None:
-            found[name] = type_
+            of_columns[name] = type_
         else:
             given = {one: types[one] for one in types if columns.get(one) == column}
             is_left_out = None in given.values()
-            found[column] = None if is_left_out else with_field_types(column, structs[column], given)
-    return found
+            of_columns[column] = None if is_left_out else with_field_types(column, structs[column], given)
+    return of_columns

@@ -265,11 +265,11 @@ def _shape(name: str, item: Message, dense: Message | None) -> tuple[Size, ...] 
 
 def _tensors(schema: Message) -> dict[str, Message]:
     """Return the tensor representations of the default group, whose name is empty."""
-    found: dict[str, Message] = {}
+    tensors: dict[str, Message] = {}
     for group in schema.tensor_representation_group:
         if not group.key:
-            found |= {entry.key: entry.value for entry in group.value.tensor_representation}
-    return found
+            tensors |= {entry.key: entry.value for entry in group.value.tensor_representation}
+    return tensors
 
 
 def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: Message) -> StoredForm:
@@ -330,15 +330,15 @@ def feature_spec_schema(specs: Mapping[Any, Any]) -> Schema:
     """Return the columns that ``tf.io.parse_example`` would parse. Raise SchemaError if no column can
     represent a spec.
     """
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     for name, spec in specs.items():
         if not isinstance(name, str) or not is_spec(spec):
             problem = f"{spec!r} is not a feature spec, but other values of schema= are"
             raise SchemaError(problem, "pass only feature specs, or only types of columns", feature=str(name))
         for item in _spec_fields(name, spec):
-            if found.setdefault(item.name, item) != item:
+            if fields.setdefault(item.name, item) != item:
                 raise _problem(item.name, "two specs describe this column differently", "remove one of them")
-    schema = Schema(tuple(found.values()))
+    schema = Schema(tuple(fields.values()))
     names = [one.name for one in schema.columns]
     if repeated := [name for name in names if names.count(name) > 1]:
         problem = "two specs read this feature, but as different types or with different numbers of values"

@@ -269,8 +269,8 @@ def described_columns(
         tree = json.loads(read(FEATURES))
         if not isinstance(tree, dict):
             raise ValueError("not a JSON object")
-        found = list(leaves(tree))
-        for leaf in found:
+        described = list(leaves(tree))
+        for leaf in described:
             # Computing the type raises an error if Arrow cannot represent a size.
             _ = leaf.form and leaf.form.type
     except FileNotFoundError:
@@ -278,20 +278,20 @@ def described_columns(
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         problem = f"the description of the features is not valid ({type(error).__name__}: {error})"
         raise SchemaError(problem, "correct the file, or pass the data files as a glob") from None
-    if any(not leaf.path for leaf in found):  # the file does not describe a dict of features
+    if any(not leaf.path for leaf in described):  # the file does not describe a dict of features
         return None
-    counts = Counter(leaf.name for leaf in found)
+    counts = Counter(leaf.name for leaf in described)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise SchemaError("the description has two features with this name", feature=repeated[0])
     forms = {
         leaf.name: replace(leaf.form, description=json.dumps(leaf.steps))
-        for leaf in found
+        for leaf in described
         if leaf.form is not None
     }
-    for leaf in found:
+    for leaf in described:
         if leaf.classes is not None and labels == "names" and is_requested(leaf.name):
             forms[leaf.name] = replace(forms[leaf.name], categories=_class_names(read, leaf))
-    return DescribedColumns(forms, tuple(leaf.name for leaf in found if leaf.form is None))
+    return DescribedColumns(forms, tuple(leaf.name for leaf in described if leaf.form is None))
 
 
 def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:

@@ -267,12 +267,12 @@ class BlockCache:
             if not _GROUP.fullmatch(group.name) or not group.is_dir(follow_symlinks=False):
                 continue
             for block in os.scandir(group.path):
-                found = _BLOCK.fullmatch(block.name)
-                if not found or not block.is_file(follow_symlinks=False):
+                match = _BLOCK.fullmatch(block.name)
+                if not match or not block.is_file(follow_symlinks=False):
                     continue
                 with suppress(FileNotFoundError):
                     status = block.stat(follow_symlinks=False)
-                    if not found[1]:
+                    if not match[1]:
                         yield status.st_mtime, status.st_size, block.path
                     elif status.st_mtime < killed:
                         os.unlink(block.path)
@@ -303,10 +303,10 @@ class CachedFile:
             self._cache.store(self._key, part.start, data, self._size)
         else:
             data = memoryview(part.data)
-        found = data[self._at - part.start : stop - part.start]
-        self._at += len(found)
-        self._counts.add(cached_bytes=0 if part.data is None else len(found))
-        return found
+        content = data[self._at - part.start : stop - part.start]
+        self._at += len(content)
+        self._counts.add(cached_bytes=0 if part.data is None else len(content))
+        return content
 
     def _read(self, start: int, stop: int) -> memoryview:
         self._file.seek(start)

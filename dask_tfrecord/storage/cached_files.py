@@ -37,8 +37,8 @@ def open_cached(cache: AbstractFileSystem, path: str, size: int | None) -> Any:
     with lock:
         try:
             file = cache.open(path, "rb", block_size=_BLOCK_BYTES)
-            found = file.size if isinstance(file, AbstractBufferedFile) else os.fstat(file.fileno()).st_size
-            if size is None or found == size:
+            now = file.size if isinstance(file, AbstractBufferedFile) else os.fstat(file.fileno()).st_size
+            if size is None or now == size:
                 return _SharedBlocks(file, lock) if isinstance(file, AbstractBufferedFile) else file
             file.close()
         except Exception as error:  # the caches of fsspec raise exceptions of many classes, such as TypeError
@@ -50,19 +50,19 @@ def open_cached(cache: AbstractFileSystem, path: str, size: int | None) -> Any:
 
 def read_cached(cache: AbstractFileSystem, ranges: Sequence[ByteRange]) -> list[bytes | None]:
     """Read byte ranges of files through a cache. An element is None if the cache cannot read the range."""
-    found: list[bytes | None] = []
+    parts: list[bytes | None] = []
     for path, group in groupby(ranges, key=attrgetter("path")):
         wanted = [(one.start, one.stop) for one in group]
         file = open_cached(cache, path, None)
         if file is None:
-            found += [None] * len(wanted)
+            parts += [None] * len(wanted)
             continue
         with file:
             for start, stop in wanted:
                 file.seek(start)
                 data = file.read(stop - start)
-                found.append(data if len(data) == stop - start else None)
-    return found
+                parts.append(data if len(data) == stop - start else None)
+    return parts
 
 
 class _SharedBlocks:

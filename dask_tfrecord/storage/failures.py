@@ -219,5 +219,5 @@ def status_of(error: BaseException) -> int | None:
         status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status
     # The status is `status` in the exceptions of aiohttp, whose `code` warns, and `code` in those of gcsfs.
-    found = str(getattr(error, "status", None) or getattr(error, "code", None))
-    return int(found) if found.isdigit() else None
+    status_text = str(getattr(error, "status", None) or getattr(error, "code", None))
+    return int(status_text) if status_text.isdigit() else None

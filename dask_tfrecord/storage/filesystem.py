@@ -188,8 +188,8 @@ def is_web(fs: AbstractFileSystem) -> bool:
 
 def find_all(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
     """Find all files below a directory. Raise if a directory cannot be listed."""
-    found = _walk(fs, path) if _lists_one_by_one(fs) else fs.find(path, detail=True)
-    return {path: info for path, info in found.items() if info["type"] != "directory"}
+    infos = _walk(fs, path) if _lists_one_by_one(fs) else fs.find(path, detail=True)
+    return {path: info for path, info in infos.items() if info["type"] != "directory"}
 
 
 def glob_all(fs: AbstractFileSystem, pattern: str) -> dict[str, Info]:
@@ -200,11 +200,11 @@ def glob_all(fs: AbstractFileSystem, pattern: str) -> dict[str, Info]:
     depth = None if "**" in pattern else pattern.count("/", len(root)) + 1
     matching = re.compile(glob_translate(pattern)).match
     try:
-        found = _walk(fs, root, depth)
+        infos = _walk(fs, root, depth)
     except FileNotFoundError:
         return {}
     end = "/" if pattern.endswith("/") else ""
-    return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
+    return {path: info for path, info in infos.items() if matching(path.rstrip("/") + end)}
 
 
 def _lists_one_by_one(fs: AbstractFileSystem) -> bool:

@@ -45,12 +45,12 @@ def _is_of_another_process(fs: Any) -> bool:
 
 def _opened_again(fs: AbstractFileSystem) -> AbstractFileSystem:
     try:
-        found: AbstractFileSystem = pickle.loads(pickle.dumps(fs))
+        opened: AbstractFileSystem = pickle.loads(pickle.dumps(fs))
     except Exception as error:  # the arguments of a filesystem may be objects of any class
         problem = "the filesystem was opened before the process was forked, and cannot be opened again"
         advice = "open it in the new process, or start the process with the method 'spawn'"
         raise TFRecordError(f"{problem} ({type(error).__name__})", advice) from error
-    return found
+    return opened
 
 
 class OfThisProcess:

@@ -45,10 +45,10 @@ class FoundFiles:
 
     def inside(self, directory: str) -> "FoundFiles":
         """Return the files below a directory, which is relative to the root, as if it had been listed."""
-        found = copy(self)
-        found.directory, found.root = directory, self._store.join(directory)
-        found.infos = {path: self.infos[path] for path in self.below(directory)}
-        return found
+        inner = copy(self)
+        inner.directory, inner.root = directory, self._store.join(directory)
+        inner.infos = {path: self.infos[path] for path in self.below(directory)}
+        return inner
 
     def move(self, path: str, target: str) -> None:
         """Change the path of a file. Both paths are relative to the root of the store."""

@@ -106,10 +106,10 @@ class LinkFollowingDisk(LocalFileSystem):
         """
         path = self._strip_protocol(path)
         real = os.path.realpath(path)
-        found = {info["name"]: info for info in self._below(path, real, maxdepth, (real,), set())}
+        infos = {info["name"]: info for info in self._below(path, real, maxdepth, (real,), set())}
         if not withdirs:
-            found = {name: info for name, info in found.items() if info["type"] != "directory"}
-        return {name: found[name] for name in sorted(found)} if detail else sorted(found)
+            infos = {name: info for name, info in infos.items() if info["type"] != "directory"}
+        return {name: infos[name] for name in sorted(infos)} if detail else sorted(infos)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
         """List one directory several times faster than fsspec does. The info of a file contains fewer keys

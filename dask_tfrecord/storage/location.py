@@ -169,10 +169,10 @@ class Location:
         path = self.join(directory)
         self.fs.invalidate_cache(path)
         try:
-            found = self._ls(path)
+            infos = self._ls(path)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        return {name: info for one, info in found.items() if (name := name_of(one.rstrip("/")))}
+        return {name: info for one, info in infos.items() if (name := name_of(one.rstrip("/")))}
 
     def _ls(self, path: str) -> dict[str, Info | None]:
         # On S3, `isdir` lists the directory, and fsspec caches the listing for `ls`. For a missing directory,
@@ -330,13 +330,13 @@ class Location:
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _open_range(self, wanted: ByteRange, expected: ExpectedFile) -> RemoteRange:
-        found = None if self.ahead is None else self.ahead.open(wanted)
-        if found is None:
+        opened = None if self.ahead is None else self.ahead.open(wanted)
+        if opened is None:
             ahead = ReadAhead(self.fs, [wanted], self.counts, self.block_cache, is_sparing=self.is_sparing)
-            found = ahead.open(wanted)
-        assert found is not None
-        found.expected = expected
-        return found
+            opened = ahead.open(wanted)
+        assert opened is not None
+        opened.expected = expected
+        return opened
 
     @contextmanager
     def reading_ahead(self, ranges: Sequence[ByteRange | None]) -> Iterator[Self]:
@@ -366,10 +366,10 @@ class Location:
         file was removed, and FileChangedError if the stamp of a range is not the current stamp of its file.
         """
         if self.cache is not None and self.is_remote:
-            found = read_cached(self.cache, ranges)
-            missing = [one for one, data in zip(ranges, found, strict=True) if data is None]
+            cached = read_cached(self.cache, ranges)
+            missing = [one for one, data in zip(ranges, cached, strict=True) if data is None]
             others = iter(replace(self, cache=None).read_ranges(missing) if missing else ())
-            return [next(others) if data is None else data for data in found]
+            return [next(others) if data is None else data for data in cached]
         with suppress(FileNotFoundError):
             return self._read_ranges(ranges)
 
@@ -384,9 +384,9 @@ class Location:
             self._check_stamps(ranges)
 
             def read(wanted: Sequence[ByteRange]) -> list[Answer]:
-                found = self._read_in_order(wanted)
-                self.counts.add(requests=len(found), bytes=sum(map(len, found)))
-                return [Answer(data, one.stamp, one.size) for data, one in zip(found, wanted, strict=True)]
+                contents = self._read_in_order(wanted)
+                self.counts.add(requests=len(contents), bytes=sum(map(len, contents)))
+                return [Answer(data, one.stamp, one.size) for data, one in zip(contents, wanted, strict=True)]
 
             if self.block_cache is None:
                 return [answer.data for answer in read(ranges)]
@@ -508,8 +508,8 @@ class Location:
         """
 
         def info_of(at: str) -> Info:
-            found = self._info(at)
-            return found if at == path or self.move_keeps_stamp else {"size": found.get("size")}
+            info = self._info(at)
+            return info if at == path or self.move_keeps_stamp else {"size": info.get("size")}
 
         return self.with_current_path(path, info_of)
 

@@ -152,7 +152,7 @@ def request_all(
         answers = iter(read(missing))
     elif missing:
         answers = iter(wait(asyncio.run_coroutine_threadsafe(_fetch_all(fs, missing, counts), fs.loop)))
-    found = []
+    contents = []
     for wanted, each in zip(ranges, parts, strict=True):
         content: list[Buffer] = []
         stamps = []
@@ -166,8 +166,8 @@ def request_all(
             else:
                 content.append(part.data)
                 counts.add(cached_bytes=part.wanted.stop - part.wanted.start)
-        found.append((_joined(wanted, each[0].wanted.start if each else 0, content), stamps))
-    return found
+        contents.append((_joined(wanted, each[0].wanted.start if each else 0, content), stamps))
+    return contents
 
 
 def _joined(wanted: ByteRange, first: int, content: list[Buffer]) -> bytes:
@@ -287,7 +287,7 @@ async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
     if wanted.stamp:
         options["IfMatch"] = wanted.stamp
     try:
-        found = await fs._call_s3(
+        sent = await fs._call_s3(
             "get_object", fs.req_kw, Bucket=bucket, Key=key, Range=_header(wanted), **options
         )
     except Exception as error:
@@ -301,13 +301,13 @@ async def _from_s3(fs: Any, wanted: ByteRange) -> Answer:
         if isinstance(error, HTTPClientError) or answer.get("ResponseMetadata", {}).get("RetryAttempts"):
             raise _RepeatedError from error
         raise
-    body = found["Body"]
+    body = sent["Body"]
     try:
         data = await body.read()
     finally:
         body.close()
-    retries = found["ResponseMetadata"].get("RetryAttempts", 0)
-    return Answer(data, found.get("ETag", ""), _total(found.get("ContentRange")), retries=retries)
+    retries = sent["ResponseMetadata"].get("RetryAttempts", 0)
+    return Answer(data, sent.get("ETag", ""), _total(sent.get("ContentRange")), retries=retries)
 
 
 async def _from_google(fs: Any, wanted: ByteRange) -> Answer:
@@ -381,5 +381,5 @@ def _header(wanted: ByteRange) -> str:
 
 def _total(content_range: str | None) -> int | None:
     """Return the size of the file from a header such as ``bytes 0-99/1234``."""
-    found = re.search(r"/(\d+)$", content_range or "")
-    return int(found[1]) if found else None
+    match = re.search(r"/(\d+)$", content_range or "")
+    return int(match[1]) if match else None

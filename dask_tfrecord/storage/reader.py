@@ -279,7 +279,7 @@ class PartialFile(io.RawIOBase):
     def read(self, count: int = -1) -> bytes:
         for start, data in self._parts:
             if start <= self._at < start + len(data):
-                found = data[self._at - start :][:count]
-                self._at += len(found)
-                return found
+                content = data[self._at - start :][:count]
+                self._at += len(content)
+                return content
         raise OSError(f"byte {self._at} was not read")

@@ -74,11 +74,11 @@ def without_credentials(text: str) -> str:
 
 def secrets_of(*places: Any) -> frozenset[str]:
     """Return the secrets in paths, storage options, and objects that contain a store or a filesystem."""
-    found = set(_secrets(places, set()))
-    found |= {
-        change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
+    secrets = set(_secrets(places, set()))
+    secrets |= {
+        change(text) for text in secrets for change in (unquote, partial(quote, safe="", errors="replace"))
     }
-    return frozenset(text for text in found if text and text not in _WORDS)
+    return frozenset(text for text in secrets if text and text not in _WORDS)
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
@@ -218,8 +218,8 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     for url in re.split("::(?=[A-Za-z])", text):
         if "://" not in url:
             continue
-        found = _USER_OF_URL.match(url)
-        user = (found[2] or found[4] or "") if found else ""
+        match = _USER_OF_URL.match(url)
+        user = (match[2] or match[4] or "") if match else ""
         is_web = url.lower().startswith(("http:", "https:"))
         # A user name without a password is not secret, but in an HTTP URL the user name may be a token.
         if ":" in user or is_web:
@@ -229,7 +229,7 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
             # part in an error.
             yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
-            query = url[found.end() if found else 0 :].partition("?")[2]
+            query = url[match.end() if match else 0 :].partition("?")[2]
             yield query
             yield from (value for key, value in parse_qsl(query) if is_secret_name(key))
 
@@ -244,14 +244,14 @@ def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
+    chain: list[BaseException] = []
     waiting = [error]
     while waiting:
         one = waiting.pop()
-        if one is not None and all(one is not other for other in found):
-            found.append(one)
+        if one is not None and all(one is not other for other in chain):
+            chain.append(one)
             waiting += [one.__cause__, one.__context__]
-    return found
+    return chain
 
 
 def _shows(error: BaseException, secrets: frozenset[str]) -> bool:

@@ -245,9 +245,9 @@ class Store(Location, ABC):
         Missing files are ignored. Directories below the root that become empty are removed together with the
         files.
         """
-        found = list(paths)
-        self.refuse_links(found)
-        self._remove(found)
+        listed = list(paths)
+        self.refuse_links(listed)
+        self._remove(listed)
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
@@ -268,9 +268,9 @@ class Store(Location, ABC):
             self._remove_tree(path)
 
     def _remove_tree(self, path: str) -> None:
-        found = self.fs.find(path, withdirs=True, detail=True)
-        directories = {name for name, info in found.items() if info["type"] == "directory"}
-        self.remove(name for name in found if name not in directories)
+        infos = self.fs.find(path, withdirs=True, detail=True)
+        directories = {name for name, info in infos.items() if info["type"] == "directory"}
+        self.remove(name for name in infos if name not in directories)
         self.remove_empty({path, *directories})
 
     def remove_empty(self, directories: set[str]) -> None:
@@ -430,8 +430,8 @@ class LocalStore(RenamingStore):
 
     def list_visible(self, is_hidden: Hidden) -> FoundFiles:
         disk = LinkFollowingDisk(is_hidden)
-        found = disk.find(self.root, withdirs=True, detail=True)
-        return VisibleFiles(self, without_duplicates(found), disk.links)
+        infos = disk.find(self.root, withdirs=True, detail=True)
+        return VisibleFiles(self, without_duplicates(infos), disk.links)
 
     def find_everything(self, directory: str = "") -> dict[str, Info]:
         disk, found, waiting = LinkFollowingDisk(), {}, [self.join(directory)]
@@ -477,9 +477,9 @@ class LocalStore(RenamingStore):
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
         self.refuse_links([target])
         with suppress(OSError):  # another write may have moved a source file
-            found = [*map(os.stat, sources)]
-            os.chmod(target, reduce(and_, (stat.S_IMODE(one.st_mode) for one in found)))
-            os.chown(target, -1, found[0].st_gid)
+            stats = [*map(os.stat, sources)]
+            os.chmod(target, reduce(and_, (stat.S_IMODE(one.st_mode) for one in stats)))
+            os.chown(target, -1, stats[0].st_gid)
 
     def sync_directory(self, path: str) -> None:
         if hasattr(os, "O_DIRECTORY"):
@@ -500,7 +500,7 @@ class LocalStore(RenamingStore):
     def _read_ranges(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         if not self._is_plain:
             return super()._read_ranges(ranges)
-        found = []
+        parts = []
         # With fsspec, a file would be opened again for each range.
         for (path, stamp), group in groupby(ranges, key=attrgetter("path", "stamp")):
             file = open_regular(path)
@@ -509,10 +509,10 @@ class LocalStore(RenamingStore):
                 if stamp not in ("", str(status.st_mtime)):
                     raise rewritten(self.public(path))
                 size = status.st_size  # reserve no memory for bytes that the file does not have
-                found += [os.pread(file, max(0, min(one.stop, size) - one.start), one.start) for one in group]
+                parts += [os.pread(file, max(0, min(one.stop, size) - one.start), one.start) for one in group]
             finally:
                 os.close(file)
-        return found
+        return parts
 
     def read_file(self, path: str, most_bytes: int = METADATA_BYTES) -> bytes:
         return read_regular(path, most_bytes) if self._is_plain else super().read_file(path, most_bytes)

@@ -430,17 +430,17 @@ def unfinished_uploads(store: Location) -> list[Upload]:
     if not hasattr(store.fs, "call_s3"):
         return []
     bucket, _, key = store.join("").partition("/")
-    found: list[Upload] = []
+    uploads: list[Upload] = []
     page: dict[str, Any] = {"IsTruncated": True}
     while page.get("IsTruncated"):
         markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
         start = {name: page[last] for name, last in markers.items() if page.get(last)}
         page = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
-        found += [
+        uploads += [
             Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
             for one in page.get("Uploads", ())
         ]
-    return found
+    return uploads
 
 
 def abort(store: Location, upload: Upload) -> None:

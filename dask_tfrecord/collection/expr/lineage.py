@@ -86,15 +86,15 @@ def nested_record_type(ddf: DataFrame) -> RecordType | None:
 
     Return "sequence_example" if columns were read from both record types, and None if there are none.
     """
-    found = {
+    record_types = {
         schema.record_type
         for schema in _read_schemas(ddf)
         for item in schema.fields
         if (item.depth > 1 or item.is_feature_list) and item.name in ddf.columns
     }
     if {*carried_by_attrs(ddf._meta.attrs).feature_lists} & {*ddf.columns}:
-        found.add("sequence_example")
-    return max(found, default=None)
+        record_types.add("sequence_example")
+    return max(record_types, default=None)
 
 
 def read_forms(ddf: DataFrame) -> dict[str, StoredForm]:
@@ -169,13 +169,13 @@ def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 def converted_columns(ddf: DataFrame) -> list[str]:
     """Return the names of the text columns that a task of the collection makes of objects."""
-    found = []
+    names = []
     for name, dtype in ddf._meta.dtypes.items():
         if isinstance(dtype, pd.StringDtype) and isinstance(name, str):
             source = _source(ddf.expr, name, _VALUE_PRESERVING)
             if isinstance(source, ArrowStringConversion) and is_object(_dtype(source.frame, name)):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 def _has_default_conversion(source: ReadParquet) -> bool:

@@ -308,8 +308,8 @@ def planned_reads(expr: Expr) -> list[PlannedRead]:
         one.operand("_expr") if isinstance(one, FusedReads) else one
         for one in expr.optimize(fuse=False).walk()
     )
-    found = {one._name: one for one in every if isinstance(one, ReadTFRecord)}
-    return [read.planned() for read in found.values()]
+    reads = {one._name: one for one in every if isinstance(one, ReadTFRecord)}
+    return [read.planned() for read in reads.values()]
 
 
 class FusedReads(FusedIO):

@@ -287,8 +287,8 @@ def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -
 
 def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
     """Return the types of the Arrow-backed columns, except columns of nulls and of lists of nulls."""
-    found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
-    types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
+    dtypes = zip(meta.columns.tolist(), meta.dtypes, strict=True)
+    types = {name: dtype.pyarrow_dtype for name, dtype in dtypes if isinstance(dtype, pd.ArrowDtype)}
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
 
 

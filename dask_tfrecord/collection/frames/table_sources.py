@@ -106,11 +106,11 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
     """Add the fields of ``type_`` that all dicts of a column lack. Order the fields as in ``type_``."""
     if not isinstance(type_, pa.StructType) or not isinstance(column.type, pa.StructType):
         return column
-    found = dict(zip([item.name for item in column.type], column.flatten(), strict=True))
-    if not {*found} <= {item.name for item in type_}:
+    present = dict(zip([item.name for item in column.type], column.flatten(), strict=True))
+    if not {*present} <= {item.name for item in type_}:
         return column  # a later conversion raises an error for a field that ``type_`` lacks
     fields = {
-        item.name: _with_fields(found.get(item.name, pa.nulls(len(column))), item.type) for item in type_
+        item.name: _with_fields(present.get(item.name, pa.nulls(len(column))), item.type) for item in type_
     }
     made = pa.struct({name: values.type for name, values in fields.items()})
     return structs(made, column.is_valid(), [*fields.values()])
@@ -331,14 +331,14 @@ class ArrowRows:
         This method keeps the batches that it reads, so that `tables` can still convert them. The search ends
         after about 16 MiB of batches. Columns without categories in the searched batches are left out.
         """
-        found: dict[str, pa.Array] = {}
+        categories_by_name: dict[str, pa.Array] = {}
         size = 0
-        while len(found) < len(names) and size < _BYTES and (batch := self._next()) is not None:
+        while len(categories_by_name) < len(names) and size < _BYTES and (batch := self._next()) is not None:
             self._peeked.append(batch)
             size += batch.nbytes
-            categories = {name: batch[name].dictionary for name in names if name not in found}
-            found |= {name: values for name, values in categories.items() if len(values)}
-        return found
+            categories = {name: batch[name].dictionary for name in names if name not in categories_by_name}
+            categories_by_name |= {name: values for name, values in categories.items() if len(values)}
+        return categories_by_name
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
         return rounded_columns({item.name: item.type for item in self._schema}, records)
