@@ -4,7 +4,7 @@ The module decodes no records.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -229,11 +229,7 @@ def open_window(
     """
     file, start, stop = split.file, split.start, split.stop
     known, ends = file.crc32c is not None, (start.offset, stop and stop.offset)
-    with (
-        store.open(file.path, file.size, *ends, file.stamp, may_be_restamped=known)
-        if stored is None
-        else nullcontext(store.reader_of(stored, file.path, file.size, *ends))
-    ) as reader:
+    with store.open(file.path, file.size, *ends, file.stamp, may_be_restamped=known, stored=stored) as reader:
         # The caller may stop before the end of the file, where `checksum` is compared.
         if reader.is_restamped and not options.damage.skips:
             check_content(store, file)

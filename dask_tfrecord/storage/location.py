@@ -228,14 +228,20 @@ class Location:
         stamp: str = "",
         *,
         may_be_restamped: bool = False,
+        stored: Buffer | None = None,
     ) -> Iterator[FileReader]:
         """Open a file to read the stored bytes that begin at ``start`` and end before ``stop``. By default,
         the range is the whole file.
 
         ``size`` and ``stamp`` are those of the listed file. Raise FileChangedError if a known size or stamp
         differs from the current size or stamp. If ``may_be_restamped`` is True, a different stamp raises no
-        error: the caller must compare the content if ``is_restamped`` of the reader is True.
+        error: the caller must compare the content if ``is_restamped`` of the reader is True. If the caller
+        has the bytes from `read_ranges`, it passes them as ``stored``, and no file is opened.
         """
+        if stored is not None:
+            expected = self._expected(path, size, "", whole=not start and stop is None)
+            yield FileReader(io.BytesIO(stored), expected, start, stop)
+            return
         with ExitStack() as stack:
 
             def enter(position: int, at: str) -> FileReader:
@@ -252,13 +258,6 @@ class Location:
             if self.checksum is not None:
                 reader.checksums.append(self.checksum)
             yield reader
-
-    def reader_of(
-        self, stored: Buffer, path: str, size: int | None, start: int, stop: int | None
-    ) -> FileReader:
-        """Return a reader of bytes that `read_ranges` has read from a file, as `open` does for the file."""
-        expected = self._expected(path, size, "", whole=not start and stop is None)
-        return FileReader(io.BytesIO(stored), expected, start, stop)
 
     def _expected(self, path: str, size: int | None, stamp: str, *, whole: bool) -> ExpectedFile:
         resized = partial(self._resized, path, size or 0)
