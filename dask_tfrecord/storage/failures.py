@@ -101,7 +101,7 @@ def store_failure(error: BaseException, path: str | None) -> Exception | None:
     return _refusal(error, path) if isinstance(error, OSError) and error.filename is None else None
 
 
-def check_missing(error: FileNotFoundError, path: str) -> None:
+def check_missing(error: OSError, path: str) -> None:
     """Raise if the request for a file failed for another reason, which fsspec hides over HTTP."""
     failure = store_failure(error, path)
     if isinstance(failure, TFRecordError):

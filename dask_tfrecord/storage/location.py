@@ -182,15 +182,18 @@ class Location:
         return {info["name"]: info for info in self.fs.ls(path, detail=True)}
 
     def has_file(self, path: str) -> bool:
-        """Return True if a file exists. The answer never comes from a cache."""
-        if not hasattr(self.fs, "call_s3"):
-            self.fs.invalidate_cache(path)
-            return bool(self.fs.exists(path))
-        bucket, _, key = path.partition("/")
+        """Return True if a file exists. The answer never comes from a cache.
+
+        Raise if the request fails. The method `exists` of most filesystems would return False.
+        """
         try:
-            # `exists` would send a second request to list the directory of the same name.
-            self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
-        except FileNotFoundError:
+            if hasattr(self.fs, "call_s3"):  # `info` would send a second request to list a directory
+                bucket, _, key = path.partition("/")
+                self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
+            else:
+                self._info(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            check_missing(error, self.public(path))
             return False
         return True
 

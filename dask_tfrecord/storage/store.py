@@ -311,7 +311,7 @@ class RenamingStore(Store):
         """Flush a local file to the disk."""
 
     def _create_exclusively(self, path: str, data: bytes) -> None:
-        if self.fs.exists(path):
+        if self.has_file(path):
             raise FileExistsError(self.public(path))
         temporary = f"{_temporary_name(path)}.{secrets.token_hex(16)}"
         with self.create(temporary) as file:
@@ -338,7 +338,7 @@ class RenamingStore(Store):
     def _move_exclusively(self, source: str, target: str) -> None:
         if not self._move_new(source, target):
             with _CREATION[0]:
-                if self.fs.exists(target):
+                if self.has_file(target):
                     raise FileExistsError(self.public(target))
                 self._move(source, target)
 

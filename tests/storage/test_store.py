@@ -51,6 +51,18 @@ class Web(AbstractFileSystem):
         return path
 
 
+class Unreachable(MemoryFileSystem):
+    """A filesystem that fails when it is asked for a file, which its method `exists` hides."""
+
+    cachable = False
+
+    def info(self, path: str, **options: Any) -> Any:
+        raise OSError(5, "the request failed")
+
+    def exists(self, path: str, **options: Any) -> bool:
+        return False
+
+
 def _fail(data: bytes) -> None:
     raise OSError(28, "No space left on device")
 
@@ -225,3 +237,20 @@ def test_a_local_path_may_be_relative_or_have_a_home(tmp_path: Path, monkeypatch
     assert Store.at("a/b").root == str(tmp_path / "a/b")
     assert Store.at(Path("a")).root == str(tmp_path / "a")
     assert Store.at("~/a").root == os.path.expanduser("~/a")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.has_file("/unreachable/b"),
+        lambda store: store.create_exclusively("/unreachable/b", b"new"),
+        lambda store: store.move("/unreachable/a", "/unreachable/b", overwrite=False),
+    ],
+)
+def test_a_failed_request_does_not_say_that_a_file_is_missing(use: Callable[[Store], object]) -> None:
+    fs = Unreachable()
+    for name in "ab":
+        fs.pipe_file(f"/unreachable/{name}", name.encode())
+    with pytest.raises(OSError, match="the request failed"):
+        use(Store.of(fs, "/unreachable"))
+    assert fs.cat_file("/unreachable/b") == b"b"

@@ -393,7 +393,7 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
     """Return the directories that contain a description file of TFDS."""
 
     def is_described(directory: str) -> bool:
-        return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
+        return any(store.has_file(f"{directory}/{name}") for name in TFDS_FILES)
 
     wanted = sorted(directories)
     return frozenset(compress(wanted, store.for_each(is_described, wanted)))

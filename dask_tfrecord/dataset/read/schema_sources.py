@@ -68,9 +68,9 @@ def _of_path(
     snapshot = Head.read(store).snapshot
     if snapshot is not None:
         return snapshot
-    if store.fs.exists(store.join(FEATURES)):
+    if store.has_file(store.join(FEATURES)):
         return tfds_schema(store, labels)
-    if store.fs.exists(store.join(tensorflow_schemas.SCHEMA_FILE)):
+    if store.has_file(store.join(tensorflow_schemas.SCHEMA_FILE)):
         return tfmd_schema(store, store.join(tensorflow_schemas.SCHEMA_FILE))
     if store.fs.isdir(store.root):
         return open_version(store, None)  # this call raises an error, because the directory has no snapshot
@@ -91,7 +91,7 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
     path = directory.public(directory.join(features))
     with located(path=path):
         described = described_columns(read, labels)
-    if described is None and directory.fs.exists(directory.join(features)):
+    if described is None and directory.has_file(directory.join(features)):
         advice = f"pass the {FEATURES} of TFDS, or the types of columns"
         raise SchemaError("the file describes no features", advice, path=path)
     if described is None:
