@@ -1,4 +1,4 @@
-"""Bound the bytes that this process has on the way from remote stores, and to them."""
+"""Bound the bytes in flight from remote stores to this process, and from it to them."""
 
 from collections.abc import Callable
 from threading import Condition

@@ -1,4 +1,4 @@
-"""Upload files to object stores. Full parts of a file travel at the same time, while the caller writes on.
+"""Upload files to object stores. Several full parts are sent at a time, while the caller continues to write.
 
 A file appears when its upload is completed, and an upload that is not completed is aborted. The libraries of
 the stores repeat requests that fail for a passing reason, each part by itself. `abort` aborts the uploads
@@ -25,8 +25,7 @@ from dask_tfrecord.storage.in_flight import InFlight
 from dask_tfrecord.storage.location import Location
 from dask_tfrecord.storage.range_requests import REQUEST_BYTES
 
-# The size of a part: the smallest that S3 accepts, because the more parts are on their way, the more
-# connections carry them.
+# The size of a part: the smallest that S3 accepts, because many small parts use more connections.
 PART_BYTES = 5 << 20
 
 # S3 accepts at most 10,000 parts of a file, so the size of the parts doubles every 500 parts after the first
@@ -214,7 +213,7 @@ class _AzureUploader(_ParallelUploader):
 
 
 class _OtherUploader(_Uploader):
-    """Write a file of fsspec in a thread: one part travels while the caller writes the next one."""
+    """Write a file of fsspec in a thread: one part is sent while the caller writes the next one."""
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         self._fs, self._path = fs, path
@@ -264,7 +263,7 @@ def _uploader(fs: AbstractFileSystem, path: str) -> _Uploader:
 
 
 class UploadedFile(io.BufferedIOBase):
-    """A new file, whose full parts travel while the caller writes on. Only `finish` lets the file appear."""
+    """A new file, whose full parts are sent while the caller writes. Only `finish` lets the file appear."""
 
     def __init__(self, uploader: _Uploader, uploads: "Uploads") -> None:
         self._uploader, self._uploads = uploader, uploads
@@ -329,7 +328,7 @@ class Uploads:
     """The uploads of one writer. At the end of a ``with`` block, all files that the writer has finished have
     appeared.
 
-    A writer that has nothing on its way may always send one part, so that no writer waits for another one
+    A writer with nothing in flight may always send one part, so that no writer waits for another one
     forever.
     """
 
@@ -354,7 +353,7 @@ class Uploads:
             self._wait()
 
     def start(self, request: "Callable[[_Part], Future[Any]]", part: _Part) -> "Future[Any]":
-        """Start a request when there is room for its bytes."""
+        """Start a request when its bytes fit into the limit."""
         size = part.tell()
         _UPLOADS.wait_and_take(self, size)
         try:
