@@ -213,7 +213,7 @@ class Store(Location, ABC):
     def _create_exclusively(self, path: str, data: bytes) -> None: ...
 
     def write_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Create a file with the content ``data``, as `create` does."""
+        """Create a file with the content ``data``. The file exists when the call returns."""
         with self.create(path, durable=durable) as file:
             file.write(data)
 
@@ -585,6 +585,10 @@ class UploadingStore(Store):
             if is_precondition_failure(error):
                 raise FileExistsError(self.public(path)) from None
             raise
+
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        # The mark of a task must exist before the files that the task uploads next.
+        Store.write_file(replace(self, uploads=None), path, data, durable=durable)
 
     def move(self, source: str, target: str, *, overwrite: bool = True) -> str:
         if not overwrite and self.has_file(target):

@@ -7,7 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from signal import SIGINT, pthread_kill
 from threading import Thread, get_ident
@@ -225,6 +225,33 @@ def test_files_of_one_task_are_finished_at_once(linked: LinkedStore, past: Store
         to_tfrecord(frame, f"s3://{past.root}", partition_on="key", storage_options=linked.options)
     uploaded = traffic.of("PUT", "part-")
     assert (len(uploaded), uploaded.trips, uploaded.at_once) == (10, 1, 10)
+
+
+@pytest.mark.parametrize("change", ["append", "compact", "delete", "add_snapshot"])
+def test_no_file_is_sent_before_the_mark_that_hides_it(
+    monkeypatch: pytest.MonkeyPatch, linked: LinkedStore, past: Store, change: str
+) -> None:
+    options, place = {"storage_options": linked.options}, f"s3://{past.root}"
+    frame = pd.DataFrame({"n": range(4)})
+    to_tfrecord(frame, place, write_options={"max_rows_per_file": 2}, **options)
+    dataset = open_dataset(place, **options)
+    changes: dict[str, Callable[[], object]] = {
+        "append": lambda: to_tfrecord(frame, place, append=True, **options),
+        "compact": dataset.compact,
+        "delete": lambda: dataset.delete([("n", "==", 1)]),
+        "add_snapshot": lambda: dataset.add_snapshot(columnar="scalars"),
+    }
+    call = s3fs.S3FileSystem._call_s3
+
+    async def refuse_marks(fs: s3fs.S3FileSystem, method: str, *args: object, **named: object) -> object:
+        if method == "put_object" and "/staging/" in str(named["Key"]):
+            raise FaultError("on purpose")
+        return await call(fs, method, *args, **named)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", refuse_marks)
+    with linked.link.recording() as traffic, pytest.raises(FaultError):
+        changes[change]()
+    assert [request.path for request in traffic.of("PUT")] == []
 
 
 def test_a_column_file_travels_beside_its_data_file(linked: LinkedStore, past: Store) -> None:
