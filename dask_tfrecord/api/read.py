@@ -130,8 +130,8 @@ def read_tfrecord(
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. By default, a TFDS or
         TFX directory is read with all splits and the column ``split``. The read raises if a glob, or one path
-        of a list, contains several splits that no partition column separates, if the path contains several
-        versions or configurations of a dataset, or if a directory lacks a file that its
+        of a list, contains several splits, and no partition column separates them. It also raises if the path
+        contains several versions or configurations of a dataset, or if a directory lacks a file that its
         ``dataset_info.json`` lists.
 
         In a TFDS directory, ``features.json`` declares the columns. Each leaf of its tree of features becomes

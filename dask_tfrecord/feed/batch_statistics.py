@@ -38,8 +38,7 @@ class BatchStatistics:
     seconds_read : float
         The time in which threads waited for the store, the disk or a Dask cluster, summed over the threads.
     seconds_decoded : float
-        The CPU time in which threads, also the calling one, read, decoded and converted rows, summed over the
-        threads.
+        The CPU time of all threads, including the calling one, for reading, decoding and converting rows.
     bytes_read : int
         The stored size of the blocks that were read. For a Dask collection, the size of the partitions.
     bytes_ready : int

@@ -513,7 +513,7 @@ class Order:
             at, count, size, start = 0, 0, 0, span.start
             while start < span.stop:
                 piece = next(pieces, _END)
-                if isinstance(piece, _End):  # a file has fewer rows than it had
+                if isinstance(piece, _End):  # the file has fewer rows than before
                     return
                 if piece is None:
                     yield None

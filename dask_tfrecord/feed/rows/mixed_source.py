@@ -235,8 +235,8 @@ def sequence_length(source: MixedSource, deficits: Ints) -> int:
             problem = f"until={source.until} is less than one row for each of {sequences} sequences"
             raise TFRecordError(problem, Remedy("until", sequences, "draw one row for each"))
         return source.until // sequences
-    # Python's integers do not overflow. A source has drawn less than one row more or less than its weight
-    # and its first deficit demand.
+    # Python's integers do not overflow. The number of rows drawn from a source differs by less than one from
+    # what its weight and its first deficit demand.
     if source.until == "first":
         latest: list[int] = deficits.max(axis=0).tolist()
         ends = zip(shortest.tolist(), latest, source.weights, strict=True)
