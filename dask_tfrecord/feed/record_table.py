@@ -468,8 +468,8 @@ class RecordTable:
     def _notice_fork(self) -> None:
         """Replace what a forked process cannot share with its parent.
 
-        Several threads may do this at the same time. Each replaced object is complete, and `_process` changes
-        last.
+        Threads may do this at the same time, because each new object is complete when it is assigned, and
+        `_process` is assigned last.
         """
         if os.getpid() != self._process:
             self._begin_counting(usable_after_fork(self._dataset))
