@@ -86,7 +86,7 @@ def open_source(
 
     ``to`` is the format of the target. ``read`` contains the keywords of `read_tfrecord` that were passed.
     """
-    index = None if to == "tfrecord" else False  # the other formats have no index
+    index: Literal[False] | None = None if to == "tfrecord" else False  # the other formats have no index
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
     if format == "tfrecord":
