@@ -115,6 +115,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(missing)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what the imports of all tests made stays, so that no garbage collection needs to look at it
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The directory of files that other writers made."""
