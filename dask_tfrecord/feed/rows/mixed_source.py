@@ -226,7 +226,7 @@ def _mends(schema: Schema, name: str, other: pa.DataType) -> list[Remedy]:
 def sequence_length(source: MixedSource, deficits: Ints) -> int:
     """Return the number of rows of each sequence of an epoch.
 
-    ``deficits`` contains a row for each sequence: the deficits with which the choice of its sources begins.
+    ``deficits`` contains a row for each sequence: how far each source is behind its weight at the beginning.
     """
     sequences, total = len(deficits), sum(source.weights)
     shortest, longest = source.sizes(sequences)
@@ -249,7 +249,7 @@ def sequence_length(source: MixedSource, deficits: Ints) -> int:
 
 
 def first_deficits(source: MixedSource, sequences: int, random: np.random.Generator) -> Ints:
-    """Return the deficits with which the choice of the sources begins in each sequence.
+    """Return how far each source is behind its weight at the beginning of each sequence.
 
     The only sequence begins with 0. Several sequences begin at different turns of one choice, so that they do
     not all draw rows of the same source at the same step.

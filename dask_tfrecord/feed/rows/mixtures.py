@@ -1,9 +1,9 @@
 """Draw the rows of a mixture: each row comes from one of several sources, in exact proportions.
 
 A mixture consists of sequences, as an epoch with ``elastic=`` does. Sequence ``c`` draws from the sequences
-``c`` of all sources. Which source has the next turn follows from the weights and from the rows that were
-drawn before, so a state contains no generator of random numbers. A source that has no more rows begins its
-next pass.
+``c`` of all sources. Each row is the turn of one source, which follows from the weights and from how far each
+source is behind its weight (its deficit), so a state contains no generator of random numbers. A source that
+has no more rows begins its next pass.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
