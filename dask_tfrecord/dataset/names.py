@@ -17,8 +17,8 @@ METADATA_DIRECTORY = "_tfrecord"
 # The staging directory, which contains one subdirectory for each running or interrupted write.
 STAGING = f"{METADATA_DIRECTORY}/staging"
 
-# The name of an empty file that Hadoop and Spark create after a write. Some tools wait for the file
-# `_SUCCESS` before they read a dataset. Readers of this library ignore the file `_SUCCESS`.
+# Hadoop and Spark create this empty file after a write, and some tools wait for it before they read. Readers
+# of this library ignore it.
 SUCCESS = "_SUCCESS"
 
 # This file in a run's staging directory lists the files that the run's commit removes.
@@ -84,9 +84,9 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
 def closed_column_files(store: Store, found: FoundFiles | None = None) -> list[str]:
     """Return the paths, relative to the root, of the column files that belong to no open run.
 
-    ``found`` is an existing listing of the column files. If it is None, the function lists them. To find
-    unneeded column files, read the snapshots after calling this function. A returned file that no snapshot
-    lists was left by a failed run, or belongs to data files that a commit has replaced.
+    ``found`` is an existing listing of them, by default made now. A returned file that no snapshot lists was
+    left by a failed run, or belongs to data files that a commit has replaced. To find such files, read the
+    snapshots after this call.
     """
     paths = [f"{COLUMNS}/{name}" for name in (found or store).names(COLUMNS)]
     # Each run creates its staging directory before it creates any other file. List the open runs after the

@@ -1,8 +1,7 @@
 """Define what a snapshot stores about a data file, such as its name, size, blocks and statistics.
 
-Statistics describe the stored values, so the statistics are true for the values that a read returns. For
-example, the statistics of a float64 column use the stored 32-bit floats. NaN never counts as the smallest or
-the greatest value.
+Statistics describe the stored values, so they are true for the values that a read returns: those of a float64
+column use the stored 32-bit floats. NaN never counts as the smallest or the greatest value.
 """
 
 import re

@@ -153,9 +153,6 @@ class FileList:
     def slice(self, start: int, stop: int) -> "FileList":
         return replace(self, rows=self.rows.slice(start, stop - start))
 
-    def in_one_chunk(self) -> "FileList":
-        return replace(self, rows=self.rows.combine_chunks())
-
     def select(self, columns: Iterable[str]) -> "FileList":
         return replace(self, rows=self.rows.select([*columns]))
 
@@ -172,17 +169,13 @@ class FileList:
             return [path if is_http(path) else self.root + path for path in paths]
         return [self.root + path for path in paths]
 
-    def names_below(self, root: str) -> list[str]:
-        """Return the paths relative to the argument ``root``, not to the root of the list as in `names`."""
-        if root == self.root and not is_http(root):
-            return _decoded(self.rows["path"])
-        start = unquoted_path(root)
-        return [unquoted_path(path).removeprefix(start) for path in self.paths]
-
     @property
     def names(self) -> list[str]:
         """The paths relative to the root, without the percent-encoding of URLs, as in snapshots."""
-        return self.names_below(self.root)
+        if not is_http(self.root):
+            return _decoded(self.rows["path"])
+        start = unquoted_path(self.root)
+        return [unquoted_path(path).removeprefix(start) for path in self.paths]
 
     @property
     def infos(self) -> list[FileInfo]:

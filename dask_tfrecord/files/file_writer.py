@@ -242,11 +242,10 @@ def write_files(
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
-    ``new_paths`` receives the path of a partition directory, and the index of a file among the files of this
-    call. ``new_paths`` returns the path of the file in the store, and its path relative to the dataset's
-    root. The returned `FileEntry` objects and the errors contain the relative path. A group without rows
-    becomes one empty file. All calls in one process share ``threads`` threads. The number of threads does not
-    change the written bytes.
+    ``new_paths`` takes the path of a partition directory, and the index of a file among those of this call.
+    It returns the path of the file in the store, and its path relative to the dataset's root, which the
+    returned `FileEntry` objects and the errors contain. A group without rows becomes one empty file. All
+    calls in one process share ``threads`` threads, whose number does not change the written bytes.
 
     Raise SchemaError if a value does not fit its column. The error contains the column's name, and the index
     that the row had before sorting. Files completed before the failing row are kept.

@@ -1,11 +1,11 @@
 """Read splits of TFRecord files in bounded memory, as records or as tables.
 
 A `RecordFile` reads one split, chunk by chunk. A `TableReader` decodes the records of several splits.
+
 Creating a window, a decoder and a batch for each small file would take several times as long as decoding a
-hundred records. `TableReader.read_together` joins the bytes of several small files in one buffer, so that
-these files share one decoder and one batch. If the files cannot be read together, for example because one
-file is damaged, the caller reads each file alone. Reading the damaged file alone raises the error. The module
-knows nothing about datasets.
+hundred records. `TableReader.read_together` therefore joins the bytes of several small files in one buffer.
+If that fails, for example because a file is damaged, the caller reads each file alone, which raises the
+error. The module knows nothing about datasets.
 """
 
 import os
@@ -349,7 +349,7 @@ class TableReader:
     def check(self) -> Callable[..., Checked] | None:
         """Return the function that finds damage to skip, or None if the options do not skip damage.
 
-        The function parses all features, so the read skips the same records for any choice of columns.
+        It parses all features, so the read skips the same records for any choice of columns.
         """
         return Inference(**self._rules).check if self.options.damage.skips else None
 

@@ -43,8 +43,8 @@ class SmallColumnFiles(NamedTuple):
     features : sequence of Column
         The features that may be small: numbers and text, but no lists.
     new_paths : callable
-        The function receives the index of a data file among the files of a task. The function returns the
-        path of the column file in the store, and its path relative to the dataset's root.
+        Takes the index of a data file among the files of a task, and returns the path of its column file in
+        the store, and the same path relative to the dataset's root.
     """
 
     features: Sequence[Column]

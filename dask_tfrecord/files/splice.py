@@ -1,11 +1,10 @@
 """Create files from the stored bytes of other files, with all or only some of their records.
 
-If all records of a block remain, the stored bytes of the block are copied. `remove_records` additionally
-decodes the copied blocks, to compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and
-xz files, are copied one after the other. The blocks of gzip and zlib files become one stream, whose checksum
-is computed from the checksums of the sources. If a new file may get a column file, the rows come from column
-files of the sources, or from the copied blocks, so that each source is read once. The module knows nothing
-about datasets.
+If all records of a block remain, its stored bytes are copied. `remove_records` also decodes them, to compute
+statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz files, are copied one after the
+other. The blocks of gzip and zlib files become one stream, whose checksum is computed from those of the
+sources. If a new file may get a column file, its rows come from the column files of the sources, or from the
+copied blocks, so that each source is read once. The module knows nothing about datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

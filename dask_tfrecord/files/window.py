@@ -63,14 +63,15 @@ class Window:
     drops the consumed bytes with `advance`. The next iteration yields the bytes that were not dropped,
     followed by new bytes. All views share one buffer, so a view is valid only until the next iteration.
 
-    If one record fills the buffer of ``size`` bytes, iterating doubles the buffer. A wrong record length does
-    not allocate memory, because the buffer grows only for bytes that the file really contains. ``offset`` and
-    ``stop`` are decompressed offsets in the file. If ``stop`` is known, a record that would end after
-    ``stop`` is damage, and the rest of the record is not read. ``stored`` contains the first `LOOK_BYTES`
-    stored bytes, by which other formats are recognised. `advance` updates ``checksum``, the checksum of the
-    consumed bytes. ``allocate``, which returns memory for the buffer, is called only if ``stop`` is known,
-    because without ``stop`` the buffer may be much larger than the split. ``first`` is the size of the first
-    view, if it should be smaller than ``size``.
+    If one record fills the buffer of ``size`` bytes, iterating doubles the buffer. A wrong record length
+    allocates no memory, because the buffer grows only for bytes that the file really contains.
+
+    ``offset`` and ``stop`` are decompressed offsets in the file. If ``stop`` is known, a record that would
+    end after it is damage, and is not read to its end. ``stored`` contains the first `LOOK_BYTES` stored
+    bytes, by which other formats are recognised. `advance` updates ``checksum``, the checksum of the consumed
+    bytes. ``allocate`` returns memory for the buffer. It is called only if ``stop`` is known, because the
+    buffer may otherwise be much larger than the split. ``first`` is the size of the first view, if it should
+    be smaller than ``size``.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """Convert values of an Arrow type to comparison keys, and find the limits of a column's values in each file.
 
-Comparison keys are Python values that compare in the same way as the Arrow values. The comparison key of a
-number, a time or a bool is the number that Arrow stores, as an int or a float. The comparison key of text is
-a str, and the comparison key of binary data is a bytes object. Values in users' filters and bounds in
-snapshots are converted to comparison keys, so that values of different types can be compared. For speed, the
-module creates no Python objects for individual files. The limits of all files are stored in Arrow arrays, and
-all other results in boolean masks with one element for each file.
+Comparison keys are Python values that compare in the same way as the Arrow values: the number that Arrow
+stores for a number, a time or a bool, a str for text, and bytes for binary data. Values in users' filters and
+bounds in snapshots become comparison keys, so that values of different types can be compared.
+
+For speed, the module creates no Python objects for single files. It keeps the limits of all files in Arrow
+arrays, and all other results in boolean masks with one element for each file.
 """
 
 import datetime

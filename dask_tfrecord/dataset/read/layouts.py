@@ -372,8 +372,8 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
     """Return the directories that have a TFDS description and whose file names suggest several splits or
     versions.
 
-    The function looks for description files only if the caller passed globs or lists of files, which do not
-    include description files. The listing of a directory includes the description files.
+    Look for them only if the caller passed globs or lists of files. The listing of a directory includes the
+    description files.
     """
     if listing.base:
         return frozenset()
@@ -447,11 +447,11 @@ def choose_files(
 ) -> ChosenFiles:
     """Choose the files of the requested splits.
 
-    ``known`` contains the value of the partition column ``split`` for each file. If ``known`` is None, the
-    layout of the directories determines the splits. If ``wanted`` is None, choose all files. For a directory
-    with a complete dataset, ``wanted=None`` means "all". For all other paths, ``wanted=None`` raises an error
-    if the layout has several splits, and warns if plain directory names such as "train" are the only sign of
-    splits. Warn about files in a TFDS directory that are not read because the description does not list them.
+    ``known`` contains the value of the partition column ``split`` for each file. If it is None, the layout of
+    the directories determines the splits. For a directory with a complete dataset, ``wanted=None`` means
+    "all". For other paths, it raises an error if the layout has several splits, and only warns if plain
+    directory names such as "train" are the only sign of them. Warn about files in a TFDS directory that are
+    not read because the description does not list them.
 
     Raise TFRecordError if one path leads to several datasets, or if ``wanted`` names an unknown split. Raise
     TFRecordError if ``wanted`` is None and one path leads to several splits. Raise CorruptRecordError if the

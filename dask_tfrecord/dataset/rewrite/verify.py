@@ -221,9 +221,9 @@ def verify_files(
 def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> Schema:
     """Return the schema that `read_tfrecord` would infer.
 
-    The function infers the schema from a sample of the files, and skips damaged records. If the values of a
-    feature have several kinds, the column gets the first kind. Warn if the records are read as bytes because
-    they are messages of another type.
+    A sample of the files determines it, without damaged records. If the values of a feature have several
+    kinds, the column gets the first one. Warn if the records are read as bytes because they are messages of
+    another type.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:

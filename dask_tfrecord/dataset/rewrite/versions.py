@@ -195,8 +195,8 @@ def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
 def clean_up(store: Store, before: datetime, *, dry_run: bool) -> list[str]:
     """Remove the files that interrupted writes, interrupted commits and expired versions have left.
 
-    The function lists the directory once. Leave the files of runs and versions that were active after the
-    time ``before``. Return the paths of the removed files, relative to the root. A dry run removes nothing.
+    List the directory once. Leave the files of runs and versions that were active after the time ``before``.
+    Return the paths of the removed files, relative to the root. A dry run removes nothing.
     """
     if not dry_run:
         finish_newest(store)

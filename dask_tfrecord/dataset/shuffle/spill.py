@@ -1,16 +1,14 @@
 """Move rows between partitions through spill files before a write. This module does not need Dask.
 
-Each source partition writes its rows to a spill file in the staging directory of the write. A spill file has
-one section for each target partition. A section contains an index, and the rows for its target partition in
-the final order. The task of a target partition merges the sections of the partition from all spill files
-(`dask_tfrecord.dataset.shuffle.merge`).
+Each source partition writes its rows to a spill file in the staging directory of the write. The file has one
+section for each target partition: an index, and the rows for this partition in their final order. The task of
+a target partition merges its sections from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
 
-If one round would need too many sections, the rows move in two rounds (`Route`). In the first of two rounds,
-each source partition's spill file has one section for each group of target partitions. In the second round,
-tasks read the sections of one group from some of the spill files. These tasks write spill files with a
-section for each target partition of the group. One round and two rounds write the same rows to a target
-partition in the same order. The target partition and the sort key of a row depend only on the row's id and
-partition values.
+If that would need too many sections, the rows move in two rounds (`Route`). In the first one, each spill file
+has a section for each group of target partitions. In the second one, tasks read the sections of a group from
+some of the spill files, and write spill files with a section for each target partition of the group. Both
+ways write the same rows to a target partition in the same order, because the target partition and the sort
+key of a row depend only on its id and its partition values.
 """
 
 import hashlib

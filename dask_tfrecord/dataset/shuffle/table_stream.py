@@ -1,12 +1,12 @@
 """Write a stream of tables in one or several commits, in this process and without Dask.
 
-A write with one commit may shuffle the rows. The number of tables is known only at the end of the stream. The
-stream is the only partition of the write, and each table adds files to the partition. A shuffle first writes
-the rows of each table, in order, to a spill file. At the end of the stream, the shuffle divides the rows
-among as many target partitions as there were tables. Dividing the rows is the second of the two rounds that
-`dask_tfrecord.dataset.shuffle.spill` describes. Each commit of an `Appender` is one run. Until the commit,
-the rows of the run are held first in memory and then in staged files. The caller of an `Appender` passes
-tables, and decides when to commit.
+The stream is the only partition of the write, and each table adds files to it. A write with one commit may
+shuffle the rows. Because the number of tables is known only at the end of the stream, a shuffle first writes
+the rows of each table, in order, to a spill file. It then divides them among as many target partitions as
+there were tables, in the second of the two rounds that `dask_tfrecord.dataset.shuffle.spill` describes.
+
+The caller of an `Appender` passes tables, and decides when to commit. Each commit is one run, whose rows wait
+first in memory and then in staged files.
 """
 
 import logging

@@ -256,22 +256,16 @@ def check(store: Store) -> pd.DataFrame:
     """Return the table that `Dataset.check` documents."""
     compared = find_newest_files(store, open_version(store, None))
     uploads = [upload.path for upload in unfinished_uploads(store)]
-    staged = [*compared.unfinished.paths, *sorted(store.find_everything(STAGING)), *uploads]
-    sizes = dict(zip(compared.unfinished.paths, compared.unfinished["bytes"].to_pylist(), strict=True))
+    staged = {*compared.unfinished.paths, *store.find_everything(STAGING), *uploads}
+    sizes = {one.path: one.size for one in compared.unfinished.infos}
     rows = [
         *_problems(store, "missing", compared, compared.is_missing),
         *_problems(store, "resized", compared, compared.is_resized),
-        *(
-            (store.public(path), "unlisted", size, None, None)
-            for path, size in zip(
-                compared.unlisted.paths, compared.unlisted["bytes"].to_pylist(), strict=True
-            )
-        ),
-        *((store.public(path), "unfinished", sizes.get(path), None, None) for path in sorted({*staged})),
+        *((store.public(one.path), "unlisted", one.size, None, None) for one in compared.unlisted.infos),
+        *((store.public(path), "unfinished", sizes.get(path), None, None) for path in sorted(staged)),
     ]
-    columns = zip(*rows, strict=True) if rows else [()] * len(_REPORT)
-    table = pa.table(dict(zip(_REPORT.names, columns, strict=True)), schema=_REPORT)
-    return arrow_backed(table)
+    named = (dict(zip(_REPORT.names, row, strict=True)) for row in rows)
+    return arrow_backed(pa.Table.from_pylist([*named], _REPORT))
 
 
 def _problems(

@@ -72,8 +72,6 @@ class StoredList(Protocol):
 
     Attributes
     ----------
-    number : int
-        The version that stored the list.
     rows : int
         The number of added and removed files in the list.
     removed : int
@@ -90,8 +88,6 @@ class StoredList(Protocol):
     `read` reads a part of the content, as `EntryLog.read` does, and all removed paths.
     """
 
-    @property
-    def number(self) -> int: ...
     @property
     def rows(self) -> int: ...
     @property

@@ -55,14 +55,14 @@ class Snapshot:
     custom_metadata : dict of str to str
         The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
-        The names of all columns in the order in which `read_tfrecord` returns them. If ``order`` is empty,
-        the partition columns follow the columns of the records.
+        The names of all columns in the order in which `read_tfrecord` returns them. If it is empty, the
+        partition columns follow the columns of the records.
     partial : bool
-        ``partial`` is True if the records may contain features for which the dataset has no column.
+        True if the records may contain features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the written DataFrame, each with the name of its index level. If
-        ``index`` is empty, the index was not written. If ``index`` is None, it is unknown, for example
-        because another tool wrote the files.
+        The columns that were the index of the written DataFrame, each with the name of its index level. It is
+        empty if the index was not written, and None if it is unknown, for example because another tool wrote
+        the files.
     columns_name : str, optional
         The name of the column labels of the written DataFrame (``columns.name``).
     columnar : tuple of str, or {"auto", "scalars", "never"}
@@ -70,12 +70,12 @@ class Snapshot:
     mode : str
         The kind of write that created the snapshot. `to_tfrecord` stores "create", "append", "overwrite" or
         "partitions", `Writer` stores "append", and `add_snapshot` stores "add_snapshot". `compact`, `delete`,
-        `restore`, `repair` and `expire` store their own names. ``mode`` is empty if the kind is unknown.
+        `restore`, `repair` and `expire` store their own names. It is empty if the kind is unknown.
     details : str
         Details of the write, such as how many rows a `delete` removed, or which version a `restore` restored.
     created : datetime, optional
         The time in UTC at which the snapshot was created, by the clock of the process that committed the
-        write. ``created`` is None if the time is unknown.
+        write. None if the time is unknown.
     oldest : int
         The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
     log : EntryLog

@@ -181,10 +181,6 @@ class _List:
     partitioning: tuple[Field, ...]
 
     @property
-    def number(self) -> int:
-        return self.name.number
-
-    @property
     def rows(self) -> int:
         return self.name.rows
 
@@ -206,7 +202,7 @@ class _List:
 
     @property
     def path(self) -> str:
-        return public_path(self.siblings.store, self.number)
+        return public_path(self.siblings.store, self.name.number)
 
     @cached_property
     def content(self) -> ListRows:
@@ -267,10 +263,10 @@ def encode(store: Store, fields: Mapping[str, Any], kept_versions: KeptVersions)
     kept, own = log.to_store()
     known = own.added[VERSION] if VERSION in own.added else pa.nulls(len(own.added), pa.int64())
     added = own.added.with_columns({VERSION: pc.fill_null(known, number)})
-    own = ListRows(added.in_one_chunk(), own.removed)
+    own = ListRows(FileList(added.rows.combine_chunks()), own.removed)
     check(bool(kept) or not len(own.removed), "a file is removed, but not listed")
     names = tuple(ListName(*one.name) for one in kept)
-    taken = [one for one in fields["before"] if one.number not in {name.number for name in names}]
+    taken = [one for one in fields["before"] if one.name not in names]
     commits = [(commit.run, commit.write_id) for one in taken for commit in one.commits]
     merged = commits[1 - KNOWN_COMMITS :]
     metadata = dump_metadata(fields, names, log.next_place, len(own.removed), merged)
@@ -365,6 +361,5 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
         metadata = one.metadata
         told = (metadata.created, metadata.mode or None, metadata.details or None)
         rows.append((number, *told, *metadata.totals, metadata.run, metadata.write_id, metadata.library))
-    columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
-    table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)
-    return arrow_backed(table)
+    named = (dict(zip(_HISTORY.names, row, strict=True)) for row in rows)
+    return arrow_backed(pa.Table.from_pylist([*named], _HISTORY))

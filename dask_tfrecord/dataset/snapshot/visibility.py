@@ -155,9 +155,8 @@ def visible_files(
     """List the files in the root of the store, except the files of open runs and the files that an unfinished
     commit replaces.
 
-    ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
-    necessary. ``listed`` is an existing listing of the files. If ``listed`` is None, the function lists the
-    files.
+    ``snapshot`` is the newest snapshot, by default read when it is needed. ``listed`` is an existing listing
+    of the files, by default made now.
     """
     files = list_directory(listed or store)
     runs = open_runs(listed or store) if len(files) else []

@@ -1,9 +1,8 @@
 """Check the destination of a write: whether the path is usable, and which existing files may be removed.
 
 A directory belongs to at most one dataset, so the checks search for datasets above and below the destination.
-If a write created a dataset in a subdirectory of another dataset, readers of the outer dataset would not see
-the new rows. An overwrite of the subdirectory would remove files that the snapshot of the outer dataset
-lists.
+Otherwise, readers of an outer dataset would not see the rows of a write to one of its subdirectories, and an
+overwrite there would remove files that the snapshot of the outer dataset lists.
 """
 
 import os
@@ -146,7 +145,7 @@ def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | 
     """Raise DestinationError if a subdirectory contains another dataset. ``harm`` is the part of the error
     message that explains what would go wrong.
 
-    ``listed`` is an existing listing of the files. If ``listed`` is None, the function lists the files.
+    ``listed`` is an existing listing of the files, by default made now.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
@@ -187,9 +186,8 @@ def destination(
 ) -> Store:
     """Return the store for a directory in which files will be created or removed.
 
-    Raise DestinationError if fsspec would not interpret ``path`` as the name of one directory. Raise
-    DestinationError if the filesystem cannot create files atomically, or if a directory for metadata is a
-    link.
+    Raise DestinationError if fsspec would not interpret ``path`` as the name of one directory, if the
+    filesystem cannot create files atomically, or if a directory for metadata is a link.
     """
     text = path_text(path, advice="pass the directory of the dataset")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
@@ -213,10 +211,9 @@ def destination(
 def check_destination(store: Store, mode: Mode, newest: Snapshot | None = None) -> None:
     """Check that a write in the mode ``mode`` can use a directory.
 
-    ``newest`` is the newest snapshot. If ``newest`` is None, the function looks for the newest version. Raise
-    DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise
-    DestinationError if the directory contains a dataset. In all modes but "overwrite", raise DestinationError
-    for files that readers would see although no snapshot lists them.
+    ``newest`` is the newest snapshot, by default looked for now. Raise DestinationError if the path is a file
+    or the root of a filesystem; in the mode "create", if the directory contains a dataset; in all modes but
+    "overwrite", if readers would see files that no snapshot lists.
     """
     if is_disk_root(store):  # listing the root directory would take a very long time
         advice = "write to a directory that holds nothing but the dataset"
@@ -261,10 +258,9 @@ def _kind(store: Store) -> str:
 def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
     """Return the files that an overwrite may remove although the newest snapshot does not list them.
 
-    The returned paths are relative to the root of ``store``. ``newest`` is the newest snapshot, or None if
-    the newest snapshot is damaged or missing. Raise DestinationError if the directory is protected. Raise
-    DestinationError if the directory contains files that are not TFRecord files, links to other directories,
-    or another dataset.
+    The returned paths are relative to the root of ``store``. ``newest`` is the newest snapshot, or None if it
+    is damaged or missing. Raise DestinationError if the directory is protected, or if it contains files that
+    are not TFRecord files, links to other directories, or another dataset.
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(

@@ -207,11 +207,10 @@ class _Addition(Operation):
     Attributes
     ----------
     adds_columns : bool
-        If ``adds_columns`` is True, the rows may add columns to the dataset, or widen the types of existing
-        columns.
+        True if the rows may add columns to the dataset, or widen the types of existing columns.
     sets_columnar : bool
-        If ``sets_columnar`` is True, later writes store the columns of ``run.columnar`` in column files. If
-        ``sets_columnar`` is False, the setting of the newest version at the commit stays in effect.
+        True if later writes store the columns of ``run.columnar`` in column files. Otherwise, the setting of
+        the newest version at the commit stays in effect.
     """
 
     adds_columns: bool = False
@@ -264,7 +263,7 @@ class _Replacement(Operation):
         The paths, relative to the root, of files that the commit may remove although no snapshot lists them.
         Files that appear after the write is planned are not in ``replaceable``, so the commit keeps them.
     keep_versions : bool
-        If ``keep_versions`` is True, older versions stay readable.
+        True if older versions stay readable.
     """
 
     planned: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -177,7 +177,10 @@ class Transaction:
         try:
             if (past := head.commit_of(run.run, run.base, run.write_id)) is not None:
                 if past.run != run.run:
-                    self._forget_replaced()
+                    # The version of another write with this ``write_id`` may need the files that an earlier
+                    # try would have replaced.
+                    notes = (staged(run.run, name) for name in (REPLACED, MOVED))
+                    self.store.remove(map(self.store.join, notes))
                 return head.version_of(self.store, past)
             # On an object store, the creation of the version and the listing after it suffice for a run that
             # has files: if the directory was replaced, the marks of the run are gone.
@@ -267,13 +270,6 @@ class Transaction:
         store.remove([path])  # no reader needs the version
         self.head = Head.read(store, intact=self.operation.replaces_damage)
         return None
-
-    def _forget_replaced(self) -> None:
-        """Forget which files an earlier try would have replaced. Another write has committed the ``write_id``
-        of this run, and its version may need the files.
-        """
-        names = (staged(self.run.run, name) for name in (REPLACED, MOVED))
-        self.store.remove(map(self.store.join, names))
 
     def _discard(self) -> None:
         discard(self.run, sorted(self._published) if self.store.can_rename else listed_paths(self.files))
@@ -551,7 +547,7 @@ def move_files(store: Store, paths: Sequence[str], known: Head | None = None) ->
     kept files.
 
     If another commit succeeds during the call, move the files again, to the paths that its snapshot requires.
-    ``known`` is the newest version. If ``known`` is None, the function reads the newest version.
+    ``known`` is the newest version, by default read now.
     """
     if not paths:
         return
