@@ -163,6 +163,9 @@ def read_column_files(files: FileList) -> list[ColumnFile | None]:
 class FileEntry:
     """Describe one data file of a snapshot. `Snapshot.files` contains one `FileEntry` for each file.
 
+    Tasks return entries of the files that they have written. A `FileList` of one file would take 6 to 16
+    times as many bytes on the way to the commit.
+
     Attributes
     ----------
     path : str

@@ -25,7 +25,7 @@ from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_list import FileInfo
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.splits import BlockIndex
+from dask_tfrecord.files.splits import BlockIndex, groups_by_bytes
 from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
 from dask_tfrecord.storage.filesystem import is_web
 from dask_tfrecord.storage.range_requests import ByteRange
@@ -94,7 +94,8 @@ def find_blocks(
         for file in plain
         if (size := file.size)
     ]
-    tasks = _tasks([part for parts in ranges for part in parts], task_bytes)
+    every = [*chain.from_iterable(ranges)]
+    tasks = [every[group] for group in groups_by_bytes((one.stop - one.start for one in every), task_bytes)]
     walks = chain.from_iterable(compute_each(partial(_scan_ranges, store), tasks))
     claims = [[(part, next(walks)) for part in parts] for parts in ranges]
     indexes = compute_each(partial(_prove, store), claims)
@@ -117,20 +118,6 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
     except TFRecordError:  # the file is on a web server that sends only whole files
         return False
     return True
-
-
-def _tasks(parts: Sequence[_Range], task_bytes: int) -> list[list[_Range]]:
-    """Group consecutive ranges that have at most ``task_bytes`` bytes together."""
-    tasks: list[list[_Range]] = []
-    left = 0
-    for part in parts:
-        size = part.stop - part.start
-        if size > left:
-            tasks.append([])
-            left = task_bytes
-        tasks[-1].append(part)
-        left -= size
-    return tasks
 
 
 @redact_errors

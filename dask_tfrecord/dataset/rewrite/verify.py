@@ -112,7 +112,8 @@ def _verify_snapshot(store: Store, snapshot: Snapshot, compute_each: ComputeEach
     }
     entries = [one for one in snapshot.files if one.columns is not None and not differs[one.path]]
     if entries:
-        texts = column_file_differences(store, snapshot.schema.record_type, entries, compute_each)
+        compare = partial(_column_file_differences, store, snapshot.schema.record_type)
+        texts = chain.from_iterable(compute_each(compare, groups_of_entries(entries)))
         differs |= zip((one.path for one in entries), texts, strict=True)
     paths = [store.public(store.join(name)) for name in reports]
     return _report_frame(paths, [*reports.values()], snapshot.schema, [*differs.values()])
@@ -129,7 +130,10 @@ def _report_frame(
         "damaged_bytes": pa.array([report.damaged_bytes for report in reports], pa.int64()),
         "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
         "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
-        "drift": pa.array([describe_drift(report.sample, schema) for report in reports], pa.string()),
+        "drift": pa.array(
+            ["; ".join(one.problem for one in find_drift(report.sample, schema)) for report in reports],
+            pa.string(),
+        ),
         "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),
     }
@@ -139,22 +143,14 @@ def _report_frame(
 # -- Comparison with the records -----------------------------------------------------------------------------
 
 
-def column_file_differences(
-    store: Store, record_type: RecordType, entries: Sequence[FileEntry], compute_each: ComputeEach
-) -> list[str]:
-    """Describe how the column file of each data file differs from the records, or "" if they agree.
-
-    ``entries`` must describe the present content of the data files, all of which have a column file.
-    """
-    results = compute_each(partial(_column_file_differences, store, record_type), groups_of_entries(entries))
-    return [*chain.from_iterable(results)]
-
-
 @redact_errors
 def _column_file_differences(
     store: Store, record_type: RecordType, entries: Sequence[FileEntry]
 ) -> list[str]:
-    """Compare the data files of one task. On a remote store, several data files are read at once."""
+    """Describe how the column files of some data files differ from the records, or "" if they agree.
+
+    ``entries`` must describe the present content of the data files, all of which have a column file.
+    """
     readers = {
         columns: ColumnFileReader(store, columns) for one in entries if (columns := one.columns) is not None
     }
@@ -237,10 +233,6 @@ def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> Sch
         if feature.name not in features or not features[feature.name].kinds:
             features[feature.name] = replace(feature, kinds=dict(list(feature.kinds.items())[:1]))
     return infer_schema(replace(sample, features=tuple(features.values())), {})
-
-
-def describe_drift(sample: Sample, schema: Schema) -> str:
-    return "; ".join(drift.problem for drift in find_drift(sample, schema))
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:

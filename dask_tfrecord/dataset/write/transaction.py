@@ -416,7 +416,8 @@ def publish_files(run: WriteRun, files: FileList, attempts: Mapping[str, str], p
             with suppress(FileNotFoundError):
                 if not _have_same_content(store, source, target):
                     raise _written_twice(store, name) from None
-    directories = _with_parents(map(parent_of, names))
+    levels = [directory.split("/") for directory in {*map(parent_of, names)}]
+    directories = {"/".join(one[:depth]) for one in levels for depth in range(len(one) + 1)}
     for directory in directories:
         store.sync_directory(store.join(directory))
     _check_names(store, directories)
@@ -601,13 +602,3 @@ def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = N
 
 def remove_staging(store: Store, run: str) -> None:
     store.remove_tree(f"{STAGING}/{run}")
-
-
-def _with_parents(directories: Iterable[str]) -> set[str]:
-    """Return directories and all of their parents, up to the root, which is ""."""
-    result: set[str] = set()
-    for directory in directories:
-        while directory not in result:
-            result.add(directory)
-            directory = parent_of(directory)
-    return result
