@@ -35,7 +35,7 @@ from dask_tfrecord.files.entry import (
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.small_columns import SmallColumnFiles, SmallColumns
 from dask_tfrecord.schema.conversion import has_all
-from dask_tfrecord.schema.fields import Field, Lossy, Schema
+from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 from dask_tfrecord.storage.store import Store
 
@@ -354,9 +354,10 @@ class _Source:
         if row == self._start + self._batch.num_rows:
             self._batch, self._order = next(self._batches)
             self._start = row
-            self.open_columns.update(
-                item.name for item in self._closed if not _has_known_categories(self._batch, item)
-            )
+            for item in self._closed:
+                found = self._batch.column(item.name).dictionary
+                if item.categories is None or not has_all(item.categories, found):
+                    self.open_columns.add(item.name)
         batch = self._batch.slice(row - self._start)
         if not self._schema.is_stored(batch):
             batch = batch.slice(0, _CHUNK_ROWS)
@@ -510,10 +511,6 @@ class _RecordStream:
         self._encoder.bind(storage)
         if self._copied is not None:
             self._copied.bind(storage)
-
-
-def _has_known_categories(batch: pa.RecordBatch, item: Field) -> bool:
-    return item.categories is not None and has_all(item.categories, batch.column(item.name).dictionary)
 
 
 def _batches(

@@ -158,8 +158,10 @@ class IsIn(_OfColumn):
         # Arrow's `is_in` does not treat -0.0 and 0.0 as equal.
         keys = [*self.keys, *(-key for key in self.keys if key == 0)]
         scalars = [scalar_from_key(key, column.type) for key in keys]
-        values = [_arrow_value(scalar) for scalar in scalars if scalar is not None]
-        values = pa.array([*values, *([None] if self.matches_null else [])], column.type)
+        # A time stays an integer, because Python's time types cannot represent all times of Arrow.
+        is_time = pa.types.is_temporal(column.type)
+        values = [one.value if is_time else one.as_py() for one in scalars if one is not None]
+        values = pa.array([*values, *[None] * self.matches_null], column.type)
         return pc.is_in(column, value_set=values)
 
 
@@ -356,14 +358,6 @@ def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
         answer = COMPARE[symbol](0, key)
         return pc.if_else(values.is_valid(), answer, pa.scalar(None, pa.bool_()))
     return _ARROW[symbol](values, scalar)
-
-
-def _arrow_value(scalar: pa.Scalar) -> Any:
-    """Convert an Arrow scalar to a value for `pyarrow.array`.
-
-    A time stays an integer, because Python's time types cannot represent all times of Arrow.
-    """
-    return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
 
 
 # A Python float, which has 64 bits, can represent every integer of at most this many bits.

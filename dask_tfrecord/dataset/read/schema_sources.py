@@ -45,19 +45,12 @@ def known_schema(
     return source
 
 
-def open_schema(path: PathLike, storage_options: dict[str, Any] | None, filesystem: Filesystem) -> Store:
-    """Return a `Store` for a file or directory that contains a schema. ``storage_options`` is ignored for
-    local paths.
-    """
-    text = os.fspath(path)
-    is_local = "://" not in text or text.startswith("file://")
-    return Store.at(path, None if is_local else storage_options, filesystem)
-
-
 def _of_path(
     path: PathLike, labels: Labels, storage_options: dict[str, Any] | None, filesystem: Filesystem
 ) -> GivenSchema:
-    store = open_schema(path, storage_options, filesystem)
+    text = os.fspath(path)
+    is_local = "://" not in text or text.startswith("file://")
+    store = Store.at(path, None if is_local else storage_options, filesystem)
     root = store.root.rstrip("/")
     name = name_of(urlsplit(root).path if is_http(root) else root)
     if name.endswith(".json"):

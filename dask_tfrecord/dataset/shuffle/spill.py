@@ -139,7 +139,9 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
         return _read_receipt(run, receipt)
     written = _write_source(run, table, index, shuffle, route)
     try:
-        run.store.create_exclusively(receipt, _to_json(written))
+        path, *numbers = written
+        described = json.dumps([path, *(array.tolist() for array in numbers)])
+        run.store.create_exclusively(receipt, described.encode())
     except FileExistsError:
         run.store.remove([run.store.join(written.path)])
         return _read_receipt(run, receipt)
@@ -319,11 +321,6 @@ def _sort(
         order = np.argsort(sort_keys(table[ROW_ID].to_numpy(), seed))
         order = order[sorting(keys[order])]
     return _SortedRows(table, directories, order, [0, *bounds.tolist()], keys[order])
-
-
-def _to_json(spill: Spill) -> bytes:
-    path, *numbers = spill
-    return json.dumps([path, *(array.tolist() for array in numbers)]).encode()
 
 
 def _read_receipt(run: WriteRun, receipt: str) -> Spill:

@@ -115,14 +115,13 @@ class ListFile:
                 summary = _summary(footer, schema, partitioning)
                 groups = np.flatnonzero(prune(summary) | (ends > added)).tolist()
             columns = None if names is None else self._columns(names)
-            table = self._table(groups, columns)
             return from_stored(
-                table,
+                self._table(groups, columns),
                 schema,
                 partitioning,
                 self.number,
                 codec=metadata.compression or "none",
-                start=metadata.first_place(self.rows),
+                start=metadata.next_place - PLACE_STEP * added,
                 removed=metadata.removed,
                 names=names,
             )

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
-from dask_tfrecord.dataset.snapshot.entry_log import PLACE_STEP, Totals
+from dask_tfrecord.dataset.snapshot.entry_log import Totals
 from dask_tfrecord.dataset.snapshot.stored_files import check, parse_columnar
 from dask_tfrecord.schema.fields import Schema
 
@@ -89,12 +89,6 @@ class VersionMetadata:
     def has_columns(self, metadata: Mapping[str, Any]) -> bool:
         """Return True if ``metadata``, a result of `dump_columns`, describes the columns of the version."""
         return self.columns is not None and dump_columns(self.columns) == metadata
-
-    def first_place(self, rows: int) -> int:
-        """Return the place of the first file in the own list, which has ``rows`` rows, if it stores no
-        places.
-        """
-        return self.next_place - PLACE_STEP * (rows - self.removed)
 
 
 def parse_metadata(metadata: Mapping[str, Any], number: int, rows: int) -> VersionMetadata:
