@@ -35,6 +35,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows
+from dask_tfrecord.files.splits import groups_by_bytes
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.storage_values import load
 from dask_tfrecord.storage.range_requests import ByteRange
@@ -58,29 +59,15 @@ def regroup(
     If the sections are too large to be read at once, the result has several spill files. A repeated call
     writes the same rows to new files, so it does not matter which call's files the target partitions read.
     """
-    windows = _windows(spills, group)
+    filled = [one for one in spills if one.starts[group] < one.starts[group + 1]]
+    sizes = (int(one.starts[group + 1] - one.starts[group]) for one in filled)
+    # The sections in the files of each window are small enough to be read at once.
+    windows = [filled[window] for window in groups_by_bytes(sizes, _whole_bytes(spills))]
     count = route.chunks * len(windows)
     return tuple(
         write_group(run, _read_group(run.store, window, group), group, count, shuffle, route)
         for window in windows
     )
-
-
-def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists. The group's sections in the files of one list are small enough to be
-    read at once.
-    """
-    windows: list[list[Spill]] = []
-    most, taken = _whole_bytes(spills), 0
-    for spill in spills:
-        size = int(spill.starts[group + 1] - spill.starts[group])
-        if size and (not windows or taken + size > most):
-            windows.append([])
-            taken = 0
-        if size:
-            windows[-1].append(spill)
-            taken += size
-    return windows
 
 
 def _read_group(store: Store, spills: Sequence[Spill], group: int) -> pa.Table:
