@@ -85,23 +85,6 @@ def test_a_path_exists_when_there_is_data_of_a_write_or_of_others(tmp_path: Path
     assert exists(tmp_path / "others" / "a.tfrecord")
 
 
-@pytest.mark.parametrize("step", [COMMIT, CREATION])
-def test_what_a_dead_write_left_goes(tmp_path: Path, step: str) -> None:
-    to_tfrecord(one(1), tmp_path)
-    before = content(tmp_path)
-    killed_before(step, one(2), tmp_path, append=True)
-    assert (
-        open_dataset(tmp_path).cleanup()
-        == open_dataset(tmp_path).cleanup(older_than=timedelta(hours=1))
-        == []
-    )
-    [name] = open_dataset(tmp_path).cleanup(older_than="0s")
-    assert "part-" in name
-    assert content(tmp_path) == before
-    assert values(tmp_path) == [1]
-    assert open_dataset(tmp_path).cleanup(older_than="0s") == []
-
-
 def test_what_a_first_write_left_goes_and_a_write_can_follow(tmp_path: Path) -> None:
     killed_before(CREATION, one(1), tmp_path)
     with pytest.raises(FileNotFoundError, match="a write that has not finished"):
