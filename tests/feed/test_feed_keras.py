@@ -98,17 +98,6 @@ def test_a_dataset_that_begins_at_a_step_has_the_batches_of_the_uninterrupted_ru
         assert passes(2, epoch=step // 6, step=step % 6) == every[step : step + 12]
 
 
-def test_set_epoch_chooses_the_order_of_the_next_fit(dataset: str) -> None:
-    batches = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1, step=3)
-    batches.set_epoch(5)
-    expected = TFRecordPyDataset(dataset, 10, "id", shuffle=True, seed=1, epoch=5)
-    for _ in range(2):
-        for at in range(len(batches)):
-            assert batches[at].tolist() == expected[at].tolist()
-        for one in (batches, expected):
-            one.on_epoch_end()
-
-
 def test_statistics_count_the_batches(dataset: str) -> None:
     batches = TFRecordPyDataset(dataset, 10, "x")
     rows = sum(len(batches[index]) for index in range(2))
