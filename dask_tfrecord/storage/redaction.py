@@ -39,10 +39,12 @@ def _user_pattern(ends: str) -> re.Pattern[str]:
     before the user, and the second group matches the user and the password.
 
     A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted, unless the
-    URL also reads as one with a port. The characters in ``ends`` end a URL.
+    URL also reads as one with a port. URLs of buckets have no port. The characters in ``ends`` end a URL.
     """
     name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
     host_with_port = rf"(?:{name}@)?(?:\[[^]/?#@{ends}]*\]|{name}):\d{{0,5}}[/?#]"
+    # Keys of AWS may begin with a slash.
+    host_with_port = rf"(?<!s3://)(?<!s3a://)(?<!gs://)(?<!gcs://){host_with_port}"
     # In Azure URLs, the text before `@` is the container, not a user. Names of buckets contain no colon, but
     # ARNs do.
     scheme = r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]{0,15}://"

@@ -205,6 +205,7 @@ QUOTED = SECRET.replace("/", "%2F")
     [
         f"s3://key:{QUOTED}@bucket/a",
         f"s3://key:{SECRET}@bucket/*",
+        f"s3://key:/{SECRET}@bucket/a",
         f"gs://key:{SECRET}@bucket/a",
         f"s3a://key:{QUOTED}@bucket",
         "s3://hunter2@bucket/a",
@@ -327,6 +328,8 @@ def test_damage_of_a_signed_url_is_reported_and_kept_without_it(
         ("https://x.blob.core.windows.net/c/a?sv=1&se=2&sig=abc", "https://x.blob.core.windows.net/c/a"),
         ("memory:///u:p@b/k", "memory:///b/k"),
         ("see s3://key:a/b+c/d@bucket/x for", "see s3://bucket/x for"),
+        ("see s3://key:/b+c/d@bucket/x for", "see s3://bucket/x for"),
+        ("s3a://key:12/c+d@bucket/x", "s3a://bucket/x"),
         ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
         ("s3://arn:aws:s3:eu:1:accesspoint/x/a@b", "s3://arn:aws:s3:eu:1:accesspoint/x/a@b"),
         ("memory:///day@home/k", "memory:///day@home/k"),
