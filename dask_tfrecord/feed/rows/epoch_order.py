@@ -36,7 +36,6 @@ from dask_tfrecord.keywords.arguments import (
     BatchKeywords,
     BatchMode,
     FeedKeywords,
-    ReadKeywords,
     Shuffle,
     Uneven,
 )
@@ -143,9 +142,9 @@ def plan_batches(
     several sources of a mixture.
     """
     # `as_source` raises if keywords of a read are passed with a collection, so they have no defaults here.
-    read: Any = {name: value for name, value in keywords.items() if name in ReadKeywords.__annotations__}
-    others = {name: value for name, value in keywords.items() if name not in read}
-    of_feed = arguments.with_defaults(FeedKeywords, others)
+    read: Any = {**keywords}
+    given = {name: read.pop(name) for name in FeedKeywords.__annotations__ if name in read}
+    of_feed = arguments.with_defaults(FeedKeywords, given)
     shuffle, seed, buffer = of_feed["shuffle"], of_feed["seed"], of_feed["shuffle_buffer"]
     arguments.number("batch_size", batch_size)
     arguments.count("shuffle_buffer", buffer, 1)
@@ -171,8 +170,10 @@ def plan_batches(
                 found: Plan = source._plan_of_source()
                 return found
             one = int(stream("source", checked_seed, index).integers(1 << 62)) if shuffle else 0
-            given: BatchKeywords = {**keywords, "seed": one, "elastic": None, "until": None}
-            return plan_batches(source, batch_size, surface=surface, columns=columns, is_mixed=True, **given)
+            of_source: BatchKeywords = {**keywords, "seed": one, "elastic": None, "until": None}
+            return plan_batches(
+                source, batch_size, surface=surface, columns=columns, is_mixed=True, **of_source
+            )
 
         check_buffer(checked_shuffle(shuffle, checked_seed if shuffle else 0), buffer)
         mixed = mixed_source(source, of_feed["until"], plan_one)
