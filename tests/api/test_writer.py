@@ -69,12 +69,13 @@ def test_a_directory_holds_files_and_a_snapshot(tmp_path: Path, compression: Any
     ("compression", "suffix"), [("zstd", ".zst"), ("lz4", ".lz4"), ("bz2", ".bz2"), ("xz", ".xz")]
 )
 def test_what_tensorflow_does_not_read_warns(tmp_path: Path, compression: Any, suffix: str) -> None:
-    ddf = dd.from_pandas(every_dtype.frame(), npartitions=2)
+    df = every_dtype.frame()
+    ddf = dd.from_pandas(df, npartitions=2)
     with pytest.warns(UserWarning, match=f"TensorFlow reads only gzip and zlib, .*{compression}"):
         to_tfrecord(ddf, tmp_path, lossy="allow", compression=compression)
     snapshot = Snapshot.open(tmp_path)
     assert all(file.path.endswith(f".tfrecord{suffix}") for file in snapshot.files)
-    assert len(read_tfrecord(tmp_path / f"part-*{suffix}")) == len(ddf)
+    assert len(read_tfrecord(tmp_path / f"part-*{suffix}")) == len(df)
     found = read_tfrecord(tmp_path, dtype_backend="pyarrow").compute().reset_index(drop=True)
     every_dtype.assert_same(found, every_dtype.read_back())
 
