@@ -380,7 +380,7 @@ _DTYPES = {
 
 
 def _row_counts(plan: ReadPlan) -> pa.Array:
-    """Return the number of rows in each file that pass the filters, or null if the number is unknown."""
+    """Return the number of rows in each file that pass the filters, or null if it is unknown."""
     return plan.counts[: len(plan.files)]  # a plan without files contains one empty partition
 
 

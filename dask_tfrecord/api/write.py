@@ -233,7 +233,7 @@ def to_tfrecord(
 
         ``max_bytes_per_file`` : int or str, optional
             The maximum size of a file before compression, in bytes or as text such as ``"128 MiB"``. A larger
-            partition is split into several files. A single record above the limit gets a file of its own.
+            partition is split into several files. A single record above the limit gets its own file.
 
         ``max_files_per_task`` : int or None, default 1024
             The maximum number of directories for the rows of one partition, or of 32 MiB of a stream. The

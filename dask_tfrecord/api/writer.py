@@ -204,7 +204,7 @@ class Writer:
 
     @property
     def version(self) -> int | None:
-        """The newest version of the dataset that this `Writer` has read or committed, or None."""
+        """The newest version of the dataset that this `Writer` has read or committed, if any."""
         return None if self._snapshot is None else self._snapshot.number
 
     @property

@@ -310,8 +310,8 @@ class ArrowDecompressor:
 
 
 class _Source:
-    """A file-like object with the methods that pyarrow calls. ``failure`` is the OSError of a failed read, or
-    None.
+    """A file-like object with the methods that pyarrow calls. ``failure`` is the error of a failed read, if
+    any.
     """
 
     closed = False

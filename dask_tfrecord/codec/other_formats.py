@@ -95,7 +95,7 @@ _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> OtherFormat | None:
-    """Return the format of a file, given its first ``LOOK_BYTES`` bytes, or None if the format is unknown.
+    """Return the format of a file, given its first ``LOOK_BYTES`` bytes, or None if it is unknown.
 
     The result is meaningless for a TFRecord file, because a record header may look like another format.
     """

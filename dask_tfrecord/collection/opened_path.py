@@ -131,7 +131,7 @@ class OpenedPath:
 
 
 def _with_verify(error: CorruptRecordError, path: Any) -> CorruptRecordError:
-    """Return the error with a call of `verify` if a record is damaged, because there may be more damage."""
+    """If a record is damaged, suggest `verify` in the error, because there may be more damage."""
     if SKIP_DAMAGE not in error.remedies or not isinstance(path, str | os.PathLike):
         return error
     call = Call("verify", without_credentials(os.fspath(path)), {}, "to report all damage")

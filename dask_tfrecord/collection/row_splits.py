@@ -52,7 +52,7 @@ def split_table(table: pa.Table, splits: Splits, first: int) -> pa.Table:
 
 
 def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert a column of a view type, such as string_view, because Arrow cannot hash or cast view types."""
+    """Convert a column of a view type, such as string_view, which Arrow cannot hash or cast."""
     type_ = canonical_type(column.type)
     return pa.chunked_array([convert(chunk, type_) for chunk in column.chunks], type_)
 

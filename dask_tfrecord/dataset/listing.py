@@ -57,7 +57,7 @@ def nothing_at(
 ) -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob that matches no files.
 
-    The error names the reason, or ``otherwise`` if the reason is unknown. The error suggests ``advice``. If
+    The error names the reason, or ``otherwise`` if it is unknown. The error suggests ``advice``. If
     ``add_snapshot`` is not None, the error also suggests this call, whose effect ``add_snapshot`` describes.
     """
     check_bucket(store)

@@ -322,8 +322,7 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
     # `to_pylist` raises for a date in the year 20,000, for example.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
-        # Floats need no check, because a Python float can represent every float of Arrow. A check would fail
-        # for NaN.
+        # Floats need no check, because Python can represent all of Arrow's. A check would fail for NaN.
         back = pa.chunked_array([pa.array(values, column.type)])
         if pa.types.is_floating(column.type) or back.equals(column):
             return values

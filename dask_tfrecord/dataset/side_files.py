@@ -161,7 +161,7 @@ def _judge(store: Store, file: FileInfo) -> _Verdict:
 
 
 def _end(file: FileInfo, count: int) -> int | None:
-    """Return where the first ``count`` bytes of a file end, or None if the size of the file is unknown."""
+    """Return where the first ``count`` bytes of a file end, or None if its size is unknown."""
     return None if file.size is None else min(file.size, count)
 
 

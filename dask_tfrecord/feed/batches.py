@@ -133,8 +133,8 @@ def iter_batches(
 
         Shard ``r`` reads the sequences ``r``, ``r + k``, ..., with equally many rows of each in a batch, so
         ``batch_size`` must be a multiple of ``elastic // k``. Keep ``batch_size * k`` the same for all ``k``.
-        An iteration may then resume with another number of shards, at the same step. ``uneven`` says what to
-        do if the sequences have unequal lengths. ``batch_mode="drop"`` omits the same rows for each ``k``.
+        An iteration may then resume with a different number of shards, at the same step. ``uneven`` says what
+        to do if the sequences have unequal lengths. ``batch_mode="drop"`` omits the same rows for each ``k``.
         ``shuffle_buffer`` is divided among the sequences. ``elastic`` needs a path.
     prefetch : int or str, optional
         How far threads read ahead: a number of blocks or partitions, or their size in memory, such as
@@ -261,7 +261,7 @@ def mix(
     start : dict or list of dict, optional
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards,
         as in `iter_batches`. The sources and weights must not change. If the state belongs to an older
-        version of a source, the iteration continues with that version. To continue with another number of
+        version of a source, the iteration continues with that version. To continue with a different number of
         shards, pass ``elastic``.
     **read
         Keywords of `read_tfrecord` that control what is read from each path. They do not change a source that

@@ -146,7 +146,7 @@ class Epochs:
         return self._coming[0]
 
     def _is_over(self, worker: int) -> bool:
-        """Return True if the newest choice is the epoch of a position of which no worker has a row left.
+        """Return True if the newest chosen epoch is that of a state, and no worker has rows of it left.
 
         After a state from the end of an epoch, `StatefulDataLoader` drops the iterations of the workers that
         have loaded it, and the workers of the next iterations do not know the state.
@@ -206,7 +206,7 @@ class Epochs:
         """Continue at the positions of one or several results of `state`, and return the positions.
 
         If all iterations had ended, begin the following epoch. A worker process that has ended an epoch
-        begins the next epoch only after an empty iteration, because other workers may continue the epoch.
+        begins the next only after an empty iteration, because other workers may continue the first.
 
         Raises
         ------

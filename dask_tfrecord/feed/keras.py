@@ -292,7 +292,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
 
 
 def _warn_of_workers() -> None:
-    """Warn of the workers of Keras, which read ahead while Keras builds the model (seen with Keras 3.15)."""
+    """Warn of Keras' workers, which read ahead while it builds the model (seen with Keras 3.15)."""
     problem = (
         f"with workers and the backend {keras.config.backend()!r}, Keras repeats batches that workers read "
         "while it builds the model, and leaves out as many other batches of each epoch"

@@ -20,7 +20,7 @@ from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
-# Maps a type's Arrow name to TensorFlow's name if the two names differ.
+# Maps a type's Arrow name to TensorFlow's, if they differ.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
 
 

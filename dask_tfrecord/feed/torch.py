@@ -186,9 +186,8 @@ class TFRecordBatches(IterableDataset[Any]):
     Each iteration begins the next epoch, or the one that `set_epoch` has chosen. Call it before each epoch if
     the workers end with every epoch (``persistent_workers=False``), because they always begin with epoch 0.
     An iteration that continues from a state keeps its epoch, and another choice applies to the iteration
-    after it. If the state is from the end of an epoch, an iteration of this epoch returns no batch, and any
-    other epoch is read from its beginning. So a resumed program can always call `set_epoch` with the saved
-    epoch.
+    after it. If the state is from the end of an epoch, an iteration of it returns no batch, and any other
+    epoch is read from its beginning. So a resumed program can always call `set_epoch` with the saved epoch.
 
     A worker sends the small tensors of a batch in one buffer, which each of them keeps in memory. If the
     program keeps a tensor of each batch, it should keep a copy (``clone``).
@@ -377,7 +376,7 @@ class TFRecordBatches(IterableDataset[Any]):
 
 
 def _refuse_second_batching(caller: FrameType | None) -> None:
-    """Raise if a DataLoader iterates over a dataset of batches, and stacks the batches to larger batches.
+    """Raise if a DataLoader stacks batches to larger ones.
 
     A DataLoader does not tell its dataset how it batches. In PyTorch 2 and in torchdata, the object that
     calls `iter` has the attributes ``auto_collation`` and ``collate_fn``. A `ChainDataset` passes the batches

@@ -62,7 +62,7 @@ def for_message(element: Any) -> Any:
 
 
 def jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Return a nested tensor of lists. PyTorch needs the longest length to pad them to it."""
+    """Return a nested tensor of lists, with the longest length, which PyTorch needs for padding."""
     longest = int(offsets.diff().max()) if len(offsets) > 1 else 0
     return torch.nested.nested_tensor_from_jagged(values, offsets, max_seqlen=longest)
 

@@ -95,8 +95,8 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the position in `groups` of the first row group with rows in ``range(start, stop)``, and a
-        list of all row groups with such rows.
+        """Return the row groups with rows in ``range(start, stop)``, and the position of the first one in
+        `groups`.
         """
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)

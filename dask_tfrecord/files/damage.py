@@ -29,8 +29,7 @@ Warn = Callable[[str], None]
 # counted.
 _LISTED = 10
 
-# A row group of a quarantine file is written when the row group has _WAITING_ROWS rows or about
-# _WAITING_BYTES bytes.
+# A row group of a quarantine file is written when it has _WAITING_ROWS rows or about _WAITING_BYTES bytes.
 _WAITING_ROWS = 1 << 14
 _WAITING_BYTES = 1 << 22
 

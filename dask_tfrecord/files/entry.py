@@ -36,8 +36,8 @@ def part_name(
     """Return the name of a data file of partition ``index``, where ``count`` is the number of partitions.
 
     Files sorted by name are in row order, unless a partition has more than 100,000 files. ``number`` is the
-    index of the file among all files of the partition, or None if the partition is written as a single file.
-    ``label`` is a text that the user chose.
+    index of the file among all files of the partition, or None if it is the only one. ``label`` is a text
+    that the user chose.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -182,7 +182,7 @@ class FileEntry:
     blocks : tuple of Block
         The blocks of the file, in order. The tuple is empty if the file can only be read from its start.
     statistics : tuple of ColumnStatistics
-        The statistics of each column for which statistics were computed.
+        The statistics of the columns, where they were computed.
     stamp : str
         Modification time or ETag of the file when the snapshot was written. The string is empty if the store
         reports neither a modification time nor an ETag.

@@ -273,7 +273,7 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
         window.advance(found.offset)
         if found.proven:
             return window.offset < part.stop
-        # To accept a record, the search needs the record's whole frame, and the header of the next record.
+        # To accept a record, the search needs its whole frame, and the header of the next one.
         window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
     return False
 

@@ -74,8 +74,8 @@ class Sample:
     """Summarise the features of some records. `merged` adds the summary of later records.
 
     ``payload`` is the total size of the payloads in bytes. ``non_message`` is the error for the first record
-    that is not a protobuf message; the file with this record was read only up to the record.
-    ``reason_for_bytes`` explains why records that parse as messages should be read as bytes, or is empty.
+    that is not a protobuf message; its file was read only up to it. ``reason_for_bytes`` explains why records
+    that parse as messages should be read as bytes, or is empty.
     """
 
     record_type: AskedType

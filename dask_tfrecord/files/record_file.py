@@ -59,7 +59,7 @@ from dask_tfrecord.storage.store import Store
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 # The largest decompressed size, in bytes, of all records in one table: for a partition, and for a stream.
-# Tables of a stream are smaller than tables of a partition, because a consumer waits for each table.
+# Tables of a stream are smaller than those of a partition, because a consumer waits for each.
 TABLE_BYTES = 1 << 25
 STREAM_BYTES = 1 << 22
 
@@ -109,7 +109,7 @@ class Chunk(Generic[_R]):
 
 
 class Records(NamedTuple):
-    """A buffer of records, with the start of each record and the end of the last record."""
+    """A buffer of records, with the start of each and the end of the last."""
 
     data: pa.Buffer
     offsets: Ints

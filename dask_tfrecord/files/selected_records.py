@@ -151,8 +151,7 @@ class Fetch(NamedTuple):
 
 
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:
-    """Return the file ranges that contain the requested records of a split, or None if the ranges are
-    unknown.
+    """Return the file ranges that contain the requested records of a split, or None if they are unknown.
 
     ``offsets`` contains the position of each record of the split in the decompressed file, followed by the
     end of the last record.

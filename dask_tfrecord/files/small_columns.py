@@ -147,8 +147,8 @@ class SmallColumns:
         return pa.concat_tables(tables, promote_options="permissive")
 
     def end_file(self, path: str, size: int, checksum: int, content: int) -> ColumnFile | None:
-        """End the current data file, and write its column file if the data file is large and has small
-        columns. ``content`` is the decompressed size of the data file.
+        """End the current data file, and write its column file if it is large and has small columns.
+        ``content`` is the decompressed size of the data file.
         """
         written = None
         parts = [*self._waiting, *self._added]

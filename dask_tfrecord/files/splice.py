@@ -203,7 +203,7 @@ class SplicedFile:
         )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
-        """Copy a file's stored blocks, but not the bytes before the first block or after the last block."""
+        """Copy a file's stored blocks, but not the bytes before the first or after the last."""
         start, last = source.blocks[0].offset, source.blocks[-1].offset
         stop = source.bytes - self._compressor.tail_bytes
         end_start = source.bytes - self._compressor.end_bytes

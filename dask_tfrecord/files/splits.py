@@ -47,7 +47,7 @@ class Split:
 
     @property
     def stored_bytes(self) -> int:
-        """The stored size of the split in bytes, or 0 if the size is unknown."""
+        """The stored size of the split in bytes, or 0 if it is unknown."""
         stop = self.file.size if self.stop is None else self.stop.offset
         return (stop or self.start.offset) - self.start.offset
 

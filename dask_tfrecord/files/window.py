@@ -136,8 +136,8 @@ class Window:
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def other_format(self) -> OtherFormat | None:
-        """Return the non-TFRecord format that the file seems to have, or None if the format is unknown or the
-        file begins with a record. The name of the format mentions the codec of the file.
+        """Return the non-TFRecord format that the file seems to have, or None if it is unknown or the file
+        begins with a record. The name of the format mentions the codec of the file.
         """
         is_compressed = self._codec is not None and self._head
         found = looks_like(self._head if is_compressed else self._stored)

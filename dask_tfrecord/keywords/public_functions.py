@@ -217,7 +217,7 @@ def _spelling(name: str) -> str:
 
 
 def _row(name: str) -> ForeignKeyword:
-    """Return the row of a keyword of another tool, or an empty row if no row has this keyword."""
+    """Return the row of another tool's keyword, or an empty one if there is none."""
     rows = (row for row in foreign_keywords() if _spelling(name) in map(_spelling, row.names.split()))
     return next(rows, ForeignKeyword("", ""))
 

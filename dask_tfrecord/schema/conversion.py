@@ -116,7 +116,7 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
     """Replace the codes of a dictionary array with the categories. Categories of a view type, such as
-    string_view, are converted first, because Arrow's ``take`` does not accept view types.
+    string_view, are converted first, because Arrow's ``take`` rejects it.
     """
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
@@ -247,7 +247,7 @@ def _first_true(mask: pa.Array) -> int:
 def widened(
     one: pa.DataType, other: pa.DataType, *, numbers: bool = True, is_stored: bool = True
 ) -> pa.DataType | None:
-    """Return the wider of two types, or None if neither type can hold all values of the other type.
+    """Return the wider of two types, or None if neither can hold all values of the other.
 
     A type counts as wider than another only if records store equal values of the two types identically. Every
     type is wider than the null type. Two decimal types have a common type with enough digits for both. Lists

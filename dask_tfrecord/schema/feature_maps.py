@@ -16,7 +16,7 @@ from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import is_list
 from dask_tfrecord.schema.stored_form import StoredForm
 
-# The maps that contain a feature, by the name of the feature: True stands for the feature lists.
+# The maps that contain a feature, by its name: True stands for the feature lists.
 Maps: TypeAlias = Mapping[str, Set[bool]]
 
 
@@ -40,7 +40,7 @@ def in_map(item: Field, maps: Maps) -> Field:
 
 
 def misplaced(item: Field, maps: Maps) -> str | None:
-    """Return the name of a feature that only the map has which the column does not read, or None."""
+    """Return a feature that is only in the map from which the column does not read it, if any."""
     read = {feature.feature for feature in item.features}
     for name in _names(item):
         found = maps.get(name, ())
@@ -51,7 +51,7 @@ def misplaced(item: Field, maps: Maps) -> str | None:
 
 def _names(item: Field) -> list[str]:
     names = dict.fromkeys(feature.name for feature in item.features)
-    # A struct has a feature of its own name only if it must tell a struct of nulls from a null.
+    # A struct has a feature with its name only if a struct of nulls must differ from a null.
     return [*names] if item.is_struct else [*(names | {item.name: None})]
 
 

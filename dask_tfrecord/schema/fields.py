@@ -112,7 +112,7 @@ class Field:
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """Return the column with class numbers instead of class names if it is a class label of TFDS."""
+        """If the column is a class label of TFDS, return it with class numbers instead of names."""
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
@@ -322,8 +322,7 @@ def feature_text(item: Field) -> str:
 class Schema:
     """The columns of a dataset, and the message type of its records.
 
-    A snapshot contains a schema, :meth:`from_arrow` creates a schema, and ``read_tfrecord(schema=...)``
-    accepts a schema.
+    A snapshot contains one, :meth:`from_arrow` creates one, and ``read_tfrecord(schema=...)`` accepts one.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Carried(NamedTuple):
 
 
 def carried(form: StoredForm | None, *, is_feature_list: bool) -> dict[str, Any] | None:
-    """Return what is carried for a column as a JSON value, or None if nothing is."""
+    """Return the JSON value that carries a column's form, or None if nothing is carried."""
     if is_feature_list:
         return _FEATURE_LIST
     return None if form is None or form.is_like_none else form.to_json()

@@ -101,7 +101,7 @@ def is_temporal(type_: pa.DataType) -> bool:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a storable type that can hold the values of ``type_``, or None."""
+    """Return a storable type that can hold the values of ``type_``, if any."""
     if not isinstance(_find(type_), pa.DataType):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
@@ -151,7 +151,7 @@ def innermost(type_: pa.DataType) -> pa.DataType:
 
 
 def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the innermost types of a type: one for each leaf of a struct, and one for any other type."""
+    """Return the innermost types of a type: one for each leaf of a struct, and otherwise one."""
     type_ = innermost(type_)
     if not types.is_struct(type_):
         return [type_]
@@ -204,7 +204,7 @@ def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
 
 
 def with_item(type_: pa.DataType, item: pa.DataType | pa.Field) -> pa.DataType:
-    """Return a list type with another type of the items. A list view becomes a list."""
+    """Return a list type with a different item type. A list view becomes a list."""
     if types.is_fixed_size_list(type_):
         return pa.list_(item, type_.list_size)
     return pa.large_list(item) if is_large_list(type_) else pa.list_(item)

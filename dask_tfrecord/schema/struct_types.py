@@ -1,4 +1,4 @@
-"""Turn types of single fields into types of whole structs, because ``schema=`` accepts no types of fields."""
+"""Turn types of fields into types of whole structs, because ``schema=`` accepts no others."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

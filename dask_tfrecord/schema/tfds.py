@@ -17,7 +17,7 @@ import pyarrow as pa
 from dask_tfrecord.errors import Remedy, SchemaError, warn_caller
 from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
 
-# The names of two files: the first file describes the splits, the second file describes the columns.
+# The names of two files: the first describes the splits, the second the columns.
 INFO, FEATURES = "dataset_info.json", "features.json"
 
 # The suffix of a file that lists the class names of a label.

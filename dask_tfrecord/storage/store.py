@@ -562,7 +562,7 @@ class UploadingStore(Store):
 
     can_rename = False
 
-    # The uploads that end together, or None if the end of each file is awaited.
+    # The uploads that end together, or None to wait for each file.
     uploads: Uploads | None = field(default=None, compare=False)
 
     @contextmanager

@@ -28,8 +28,8 @@ from dask_tfrecord.storage.range_requests import REQUEST_BYTES
 # The size of a part: the smallest that S3 accepts, because many small parts use more connections.
 PART_BYTES = 5 << 20
 
-# S3 accepts at most 10,000 parts of a file, so the size of the parts doubles every 500 parts after the first
-# 5,000 parts. Until then, all parts have the same size, as some stores require.
+# S3 accepts at most 10,000 parts of a file, so their size doubles every 500 parts after the first 5,000.
+# Until then, all parts have the same size, as some stores require.
 _EQUAL_PARTS = 5_000
 _DOUBLED_PARTS = 500
 
@@ -62,11 +62,11 @@ class _Uploader(ABC):
 
     @abstractmethod
     def complete(self) -> "Future[Any]":
-        """Let the file appear when all parts have arrived. If a part fails, the file does not appear."""
+        """Make the file visible when all parts have arrived. If a part fails, it never appears."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Stop all requests, and let the store forget the parts."""
+        """Stop all requests, and let the store discard the parts."""
 
 
 class _ParallelUploader(_Uploader):
@@ -186,7 +186,7 @@ class _S3Uploader(_ParallelUploader):
 
 
 class _AzureUploader(_ParallelUploader):
-    """Azure itself forgets the blocks that no list of blocks has named for a week."""
+    """Azure itself discards blocks that are not committed within a week."""
 
     def _client(self) -> Any:
         container, blob = self._names
@@ -268,7 +268,7 @@ class UploadedFile(io.BufferedIOBase):
     def __init__(self, uploader: _Uploader, uploads: "Uploads") -> None:
         self._uploader, self._uploads = uploader, uploads
         self._part = _Part()
-        # The first part waits here for the second one, because a file of less than two parts needs no parts.
+        # The first part waits here for the second, because a smaller file needs no parts.
         self._first: _Part | None = None
         self._parts = self._full_bytes = 0  # the full parts, and their size
         self._under_way: list[Future[Any]] = []

@@ -164,8 +164,8 @@ class _StderrWithoutErrors:
 def _prepare_streams() -> None:
     """Connect closed standard streams to the null device, and ignore failed writes to stderr.
 
-    If a standard stream stayed closed, its descriptor would go to the next opened file, for example a data
-    file, and the messages of libraries would be written to that file.
+    If a standard stream stayed closed, the next opened file, for example a data file, would get its
+    descriptor, and libraries would write their messages to it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -168,7 +168,7 @@ def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def converted_columns(ddf: DataFrame) -> list[str]:
-    """Return the names of the text columns that a task of the collection makes of objects."""
+    """Return the names of the text columns that a task of the collection converts from objects."""
     names = []
     for name, dtype in ddf._meta.dtypes.items():
         if isinstance(dtype, pd.StringDtype) and isinstance(name, str):

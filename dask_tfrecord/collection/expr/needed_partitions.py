@@ -28,8 +28,8 @@ class Origin:
     """The expression whose partitions are left out. It is not an operand, so Dask's optimizer does not change
     it.
 
-    ``numbers`` contains the indices of the partitions that are not left out. ``empty`` is one of them, a
-    partition without rows.
+    ``numbers`` contains the indices of the partitions that are not left out. ``empty`` is the index of one
+    without rows.
     """
 
     complete: Expr

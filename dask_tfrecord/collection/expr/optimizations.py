@@ -17,9 +17,9 @@ expression graph.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`). Partitions whose rows all fail the predicate,
   according to the values of partition columns, then need no task.
-- Leaving out the tasks of such partitions is also legal without fusing, if the whole graph is computed row by
-  row from reads of the same rows, up to a write if there is one (`Decision.leaves_out`). Without a write, the
-  collection keeps all its partitions (`NeededPartitions`).
+- Omitting these tasks is also legal without fusing, if the whole graph, up to a possible write, is computed
+  row by row from reads of the same rows (`Decision.leaves_out`). Without a write, the collection keeps all
+  its partitions (`NeededPartitions`).
 
 The module uses these private names of Dask, which were checked with Dask 2025.5.1 to 2026.8: the expression
 classes imported below, `_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of
@@ -165,8 +165,8 @@ class Decision(NamedTuple):
     ``predicate`` is None if the consumers need all rows. Otherwise, the predicate is true for every row that
     a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
     ``skips_rows`` is True if the read may leave out individual rows for which the predicate is false, which
-    requires that no other read returns the same rows. ``leaves_out`` is True if partitions without rows for
-    which the predicate is true need no tasks, because the whole graph is computed row by row.
+    requires that no other read returns the same rows. ``leaves_out`` is True if partitions in which no row
+    meets the predicate need no task, because the whole graph is computed row by row.
     """
 
     predicate: Predicate | None

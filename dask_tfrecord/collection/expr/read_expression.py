@@ -66,8 +66,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     The read skips files and blocks in which no row can meet ``predicate``, but does not filter the rows that
     it reads. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions, so that
     one task may read several partitions. ``skips_rows`` is True if the read may leave out individual rows for
-    which the predicate is false. ``leaves_out`` is True if partitions without rows for which the predicate is
-    true need no task.
+    which the predicate is false. ``leaves_out`` is True if partitions in which no row meets ``predicate``
+    need no task.
     """
 
     _defaults: ClassVar = {
@@ -164,7 +164,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return self.reader(self._name, self._partitions)
 
     def reader(self, name: str, partitions: Sequence[int], step: int = 1) -> Reader:
-        """Return what the tasks of the expression ``name`` call, of which each reads ``step`` partitions."""
+        """Return the callable of the tasks of ``name``, which read ``step`` partitions each."""
         return Reader(
             name,
             self.dataset,

@@ -103,7 +103,7 @@ class Reader:
         return read_each(function, parts, *self.arguments)
 
     def partitions_of(self, number: int) -> list[Partition]:
-        """Return what a task reads."""
+        """Return the partitions that a task reads."""
         parts = self._parts(number)
         return parts if self.plan.keys is None else [one for part in parts for one in part]
 
@@ -120,7 +120,7 @@ class Reader:
         return [*map(self._part, self._indices_of(number, number + 1))]
 
     def _part(self, index: int) -> Any:
-        """Return what a task reads: one partition of the dataset, or all partitions of a key."""
+        """Return one partition of the dataset, or all partitions of a key."""
         if self.plan.keys is None:
             return self._partitioner(index)
         numbers = self.plan.keys[index]
@@ -164,7 +164,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class PickledReader:
-    """The reader of some tasks, of which ``first`` is the number of the first one."""
+    """The reader of consecutive tasks; ``first`` is the number of the first."""
 
     token: str
     common: bytes

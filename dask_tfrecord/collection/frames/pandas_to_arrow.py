@@ -123,7 +123,7 @@ def conversion_of(column: "pd.Series[Any]", *, is_dask: bool) -> str:
 
 
 def _shared_tensor(objects: "pd.Series[Any]") -> pa.DataType | None:
-    """Return a tensor type for arrays that all have one shape and one dtype, or None."""
+    """Return a tensor type if all arrays have one shape and dtype, and None otherwise."""
     if any(not isinstance(value, np.ndarray) for value in objects):
         return None
     if len({(value.shape, value.dtype) for value in objects}) > 1:
@@ -159,7 +159,7 @@ def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
 
 
 def _without_large_strings(type_: pa.DataType) -> pa.DataType:
-    """Replace the type large_string by string. pandas uses large_string only for its memory layout."""
+    """Replace the type large_string, which pandas uses only for its memory layout, by string."""
     return pa.string() if pa.types.is_large_string(type_) else type_
 
 
@@ -181,7 +181,7 @@ def is_bytes_or_list(type_: pa.DataType) -> bool:
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Return the categories of a dtype, or an empty array of the null type if the categories are unknown."""
+    """Return the categories of a dtype, or an empty array of the null type if they are unknown."""
     from dask.dataframe.utils import UNKNOWN_CATEGORIES  # imports all of dask.dataframe
 
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories

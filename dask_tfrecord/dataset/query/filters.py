@@ -343,7 +343,7 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str] | None:
-    """Return the names of the columns that ``filters=`` uses, or None if the names cannot be determined."""
+    """Return the names of the columns that ``filters=`` uses, or None if they cannot be determined."""
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))
@@ -423,7 +423,7 @@ _COMPARISONS |= {ast.In: "in", ast.NotIn: "not in"}
 
 
 def meant_conditions(filters: Any) -> list[tuple[str, str, Any]] | None:
-    """Return the list of conditions that a caller meant by a text, a dict, or one condition, or None."""
+    """Convert a str, a dict or a single condition to the list that was meant, or return None."""
     if isinstance(filters, dict) and filters and all(isinstance(name, str) for name in filters):
         return [(name, "==", value) for name, value in filters.items()]
     if _is_condition(filters):

@@ -158,7 +158,7 @@ class IsIn(_OfColumn):
         # Arrow's `is_in` does not treat -0.0 and 0.0 as equal.
         keys = [*self.keys, *(-key for key in self.keys if key == 0)]
         scalars = [scalar_from_key(key, column.type) for key in keys]
-        # A time stays an integer, because Python's time types cannot represent all times of Arrow.
+        # A time stays an integer, because Python's types cannot represent all of Arrow's times.
         is_time = pa.types.is_temporal(column.type)
         values = [one.value if is_time else one.as_py() for one in scalars if one is not None]
         values = pa.array([*values, *[None] * self.matches_null], column.type)

@@ -43,8 +43,8 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# If a file with fewer bytes than this can be read together with other files, its records are decoded, and its
-# column file is not used. Reading a column file takes as long for one row as for thousands of rows.
+# If a smaller file can be read together with others, its records are decoded, and its column file is not
+# used. Reading a column file takes as long for one row as for thousands of rows.
 _SMALL_BYTES = 1 << 16
 
 # Reading a byte of lists from Parquet takes this many times as long as decoding a byte of records.
@@ -66,8 +66,8 @@ class Choice(NamedTuple):
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
     ``known`` contains the requested rows of the columns that `ColumnReads.choose` has read. ``fetch``
-    contains the byte ranges of the requested records if `ColumnReads.choose` compared reading only these
-    records with reading all records.
+    contains the byte ranges of the requested records if `ColumnReads.choose` compared reading only these with
+    reading all.
     """
 
     source: Literal["all records", "some records", "column file", "no records"]
@@ -88,7 +88,7 @@ class ColumnReads:
 
     def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
         self._partition, self._picks_rows = partition, picks_rows
-        # Exclude partition columns from the columns of the result and from the columns of the filters.
+        # Exclude partition columns from those of the result and of the filters.
         values, every = partition.partition_values, partition.all_columns
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
@@ -213,8 +213,8 @@ class ColumnReads:
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
         """Yield the requested rows of a split. ``choice.source`` must not be "all records".
 
-        If the column file turns out to be unusable, the last yielded element is None. After None, the caller
-        must decode the remaining rows of the split.
+        If the column file turns out to be unusable, the last element is None, and the caller must decode the
+        remaining rows of the split.
         """
         ahead = self._ahead.pop(split, None)
         if isinstance(ahead, tuple):
@@ -408,7 +408,7 @@ def _without_column_file(split: Split, columnar: Columnar | None) -> str:
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
-    """Describe the columns that are not in a column file, or return "" if no column is missing."""
+    """Describe the columns that are not in a column file, or return "" if none is missing."""
     lacking = [item.name for item in schema.fields if not reader.features.issuperset(item.features)]
     return _without(lacking) if lacking else ""
 

@@ -266,7 +266,7 @@ def _without_feature_lists(sample: Sample, request: ReadRequest, types: Mapping[
 
 
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], request: ReadRequest) -> Sample:
-    """Correct the inferred record type of a sample if the given types require another record type."""
+    """Correct the inferred record type of a sample if the given types require another."""
     record_type, stated = request.known_record_type, request.requested.record_type
     is_nested = stated == "sequence_example"
     # The form of a column says which features store nested lists in Examples.
@@ -363,8 +363,8 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
     """Merge features that occur in both the context and the feature lists of SequenceExamples.
 
-    A feature without values is dropped if a feature of the same name in the other map (context or feature
-    lists) has values. A context feature without values is dropped if any feature list has the same name.
+    A feature without values is dropped if one of the same name in the other map (context or feature lists)
+    has some. A context feature without values is dropped if any feature list has the same name.
     """
     with_values = {feature.name for feature in features if feature.kinds}
     lists = {feature.name for feature in features if feature.feature_list}
@@ -399,7 +399,7 @@ class Drift(NamedTuple):
     problem: str  # An error text that begins with the name of the feature.
     type: pa.DataType  # The type of a column that could read the feature.
     kinds: tuple[str, ...]
-    # The kind that the column reads, or None if the feature has no column or a column of the null type.
+    # The kind that the column reads, or None if the feature has no column or one of the null type.
     expected: str | None
     # True if the column reads the context but the feature is a feature list, or vice versa.
     is_in_other_map: bool

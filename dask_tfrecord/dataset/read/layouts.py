@@ -155,7 +155,7 @@ SPLIT = "split"
 # The value of ``split=`` that selects all splits, as in TFDS.
 ALL = "all"
 
-# The name of a split, the names of several splits, "all", or None if the caller does not choose a split.
+# The name of a split, several names, "all", or None if the caller does not choose.
 WantedSplits: TypeAlias = str | tuple[str, ...] | None
 
 # Matches names of TFDS files whose split has no description.
@@ -198,7 +198,7 @@ class FoundSplits:
 
     @property
     def description(self) -> str | None:
-        """The directory whose description applies to all files, or None."""
+        """The directory whose description applies to all files, if any."""
         roots = {*self.roots}
         root = roots.pop() if len(roots) == 1 else None
         return root if root in self.descriptions and self.is_whole_dataset else None

@@ -392,8 +392,8 @@ def plan_partitions(
 ) -> Partitions:
     """Divide the files, in order, into one or more partitions.
 
-    The optional column ``records`` of ``files`` contains the record count of each file, or null if the count
-    is unknown. If a file is split, each split repeats the file's values in all columns except ``records``.
+    The optional column ``records`` of ``files`` contains the record count of each file, or null if it is
+    unknown. If a file is split, each split repeats the file's values in all columns except ``records``.
     ``blocks`` maps file indices to known blocks. A file that is larger than ``blocksize`` is split only if
     its blocks are known. Files share a partition only if their partition columns have the same values. If
     ``blocksize`` is None, each file becomes one partition.
@@ -448,7 +448,7 @@ def _packed(files: FileList, blocksize: int | None) -> npt.NDArray[np.int64]:
     # count as a full partition.
     sizes = pc.fill_null(files["bytes"], blocksize).to_numpy()
     weights = np.clip(sizes, -(-blocksize // _MOST_FILES), blocksize)
-    # For each file, find the first file of the next partition if a partition starts with this file.
+    # If a partition starts with a file, find the first file of the next partition.
     ends = np.cumsum(weights)
     following = np.searchsorted(ends, ends - weights + blocksize, side="right")
     following = np.maximum(following, np.arange(1, len(files) + 1))

@@ -187,7 +187,7 @@ def _choose_more(files: FileList) -> tuple[list[int], int]:
 
 
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
-    """Set the record type of a sample to the requested type, or infer the type from the records."""
+    """Set the record type of a sample to the requested type, or infer it from the records."""
     if record_type == "infer" and (reason := _reason_for_bytes(sample)):
         return replace(sample, record_type="bytes", reason_for_bytes=reason)
     if sample.non_message and (sample.features or record_type != "infer"):

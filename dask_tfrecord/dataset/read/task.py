@@ -28,8 +28,7 @@ from dask_tfrecord.storage.read_ahead import requests_for
 
 logger = logging.getLogger(__name__)
 
-# If more than one in four records of a split is requested, decoding all records is faster than decoding only
-# the requested records.
+# If more than one in four records of a split is requested, it is faster to decode all.
 _DENSE = 4
 
 # On a remote store, the filters of at most this many groups of splits are evaluated before the records of the
@@ -307,7 +306,7 @@ class SplitReport:
     stored_bytes: int  # The stored size of the file or part.
     data_bytes: int = 0  # The number of bytes that are read from the data file.
     column_bytes: int = 0  # The number of bytes that are read from the column file.
-    rows: int | None = None  # The number of rows that are read, or None if the number is unknown.
+    rows: int | None = None  # The number of rows that are read, or None if unknown.
     column_file: str | None = None  # The path relative to the root of the dataset.
     files: int = 1  # The number of reported files: 1, unless files are left out together.
     requests: int = 0  # About how many requests read these bytes from a remote store.

@@ -1,4 +1,4 @@
-"""Write the records of files again, in new files that replace them, and merge small files."""
+"""Rewrite files, and merge small ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -97,8 +97,7 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
 def write_again(
     run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None = None
 ) -> FileEntry:
-    """Write the records of ``sources`` to one new file, and write a column file if the run writes column
-    files.
+    """Write the records of ``sources`` to one new file, with a column file if the run writes any.
 
     The name of the new file contains ``number`` and ``count``. ``is_removed``, a mask of the records to leave
     out, may be passed only with a single source.
@@ -213,7 +212,7 @@ def compact_files(
 def plan_groups(
     files: FileList, partitions: Sequence[str], may_match: Mask, target_bytes: int
 ) -> list[list[int]]:
-    """Return, for each new file, the indices of the files that the new file replaces.
+    """Return, for each new file, the indices of the files that it replaces.
 
     All files of a group are adjacent in the file list, so that the order of the rows does not change. All
     files of a group are in the same directory, have the same codec and belong to the same partition. Files in

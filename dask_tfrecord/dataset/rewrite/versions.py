@@ -271,7 +271,7 @@ def unneeded_files(store: Store, listing: FoundFiles, before: datetime) -> Unnee
     """
     kept = kept_files(store, listing)
     closed = closed_column_files(store, listing)
-    # Versions are listed last, so that no listed file is newer than the newest listed version.
+    # Versions are listed last, so that no file is newer than the newest of them.
     numbers = versions(store)
     nothing = Unneeded(kept.slice(0, 0), [])
     if not len(kept) and [*kept_versions(store)] == numbers:

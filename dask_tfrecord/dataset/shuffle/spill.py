@@ -168,9 +168,7 @@ def spill_unsorted(run: WriteRun, table: pa.Table, index: int) -> Spill:
 
 
 def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions, count: int) -> Spill:
-    """Write a spill file with a section for each group. ``groups`` contains the index of the group of each
-    row.
-    """
+    """Write a spill file with a section for each group. ``groups`` contains the group index of each row."""
     rows = _sort(table, Directories.of(table, ()), groups, count, None)
     # Write all columns, because the second round also needs the partition columns.
     return _write_spill(run, f"{index:05d}", rows, run.columns, 1)
@@ -400,7 +398,7 @@ def compact(table: pa.Table, schema: Schema) -> pa.Table:
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
-    """Replace category codes with category values, because a category's code may differ between batches."""
+    """Replace category codes with values, because a code may differ between batches."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns

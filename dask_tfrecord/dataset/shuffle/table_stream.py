@@ -70,7 +70,7 @@ class Appender:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest version of the dataset that the `Appender` has read or created, or None."""
+        """The newest version of the dataset that the `Appender` has read or created, if any."""
         return self.head.snapshot
 
     @property

@@ -159,8 +159,8 @@ def open_checked(
 def find_newest_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     """Compare the files of a dataset with its newest version, in one listing.
 
-    ``snapshot`` is the newest version. If another write commits a version during the call, and the files
-    differ from the version before, compare the files with the new version.
+    ``snapshot`` is the newest version. If another write commits during the call, and the files differ from
+    the version before, compare them with the new one.
     """
     while True:
         try:
@@ -184,7 +184,7 @@ def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
     """Check that the directory of a dataset contains exactly the files of the newest snapshot.
 
     ``snapshot`` is the newest snapshot. Return the newest snapshot, which is another one if another write
-    commits during the call. Raise the errors of `refuse_differences`.
+    commits during the call. Raise like `refuse_differences`.
     """
     compared = find_newest_files(store, snapshot)
     refuse_differences(store, compared)

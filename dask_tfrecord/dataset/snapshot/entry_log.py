@@ -25,8 +25,8 @@ PLACE = "place"
 # are left for the files that replace them.
 PLACE_STEP = 1 << 20
 
-# A list is merged with newer lists when a version would have more than this many lists of a similar size. Two
-# sizes are similar if they have the same logarithm to this base plus one, rounded down.
+# Merge a list with newer ones when a version would have more than this many of a similar size. Two sizes are
+# similar if they have the same logarithm to this base plus one, rounded down.
 _MOST_SIMILAR = 3
 
 _NO_PATHS = pa.array([], pa.binary())
@@ -208,8 +208,8 @@ def _kept_lists(sizes: Sequence[int], written: int) -> int:
     """Return how many of the lists stay when a version writes ``written`` entries. The others are merged with
     them.
 
-    The sizes fall from each list to the next, or are similar. So the number of lists grows with the logarithm
-    of the number of entries, and so does the number of times that an entry is written.
+    The sizes fall from each list to the next, or are similar. So the number of lists, and how often an entry
+    is written, grow with the logarithm of the number of entries.
     """
 
     def level(size: int) -> int:

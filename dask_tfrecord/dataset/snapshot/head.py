@@ -252,9 +252,7 @@ class Head:
         return not earlier.run or runs.get(earlier.number, earlier.run) == earlier.run
 
     def commit_of(self, run: str, after: int = 0, write_id: str | None = None) -> CommitId | None:
-        """Return the commit of the write with the id ``run`` after the version ``after``, or a commit with
-        the id ``write_id`` of the user, or None.
-        """
+        """Return the commit of ``run`` after version ``after``, or one with the id ``write_id``, if any."""
         for past in self._commits:
             if past.number <= after and write_id is None:
                 break

@@ -59,9 +59,7 @@ class VersionOfFiles:
         return resized_file(store, path, size, now)
 
     def _lost(self, store: Store, path: str) -> FileRemovedError | None:
-        """Return the error for a missing file that a readable version lists, or None if the version has
-        expired or was overwritten.
-        """
+        """Return an error if a version that is still readable lists a missing file."""
         name = store.listed_name(path)
         with suppress(TFRecordError, FileNotFoundError):  # a snapshot is damaged, or an overwrite removes it
             if name in listed_files(open_version(store, None)):

@@ -170,7 +170,7 @@ def to_entries(files: FileList, schema: Schema, partitioning: Sequence[Field]) -
 
 
 def read_statistics(files: FileList, schema: Schema) -> Iterable[tuple[ColumnStatistics, ...]]:
-    """Return, for each file of a file list, the statistics of the file's columns."""
+    """Return the column statistics of each file in a file list."""
     names = [item.name for item in schema.leaves if statistics_name(item.name) in files]
     statistics = [_read_statistics(files[statistics_name(name)], name) for name in names]
     return (tuple(one for one in of_file if one) for of_file in _rows(statistics, len(files)))
@@ -508,7 +508,7 @@ def rows_of_run(files: FileList, run: str) -> FileList:
     return candidates.filter(np.array([run_of(path) == run for path in candidates.paths], bool))
 
 
-# A file's path and CRC-32C, which together distinguish the file from all other files.
+# A file's path and CRC-32C, which together identify it.
 Identity: TypeAlias = tuple[str, int]
 
 
@@ -517,7 +517,7 @@ def identities(files: FileList) -> list[Identity]:
 
 
 def positions(files: Iterable[Identity], listed: FileList) -> pa.Array:
-    """Return the index of each file in a file list, or null for a file that is not in the list."""
+    """Return the index of each file in a file list, or null if it is not there."""
     paths, checksums = zip(*files, strict=True) if (files := [*files]) else ((), ())
     wanted = pa.table({"path": encoded_paths(paths), "crc32c": pa.array(checksums, pa.uint32())})
     return listed.positions(FileList(wanted)).combine_chunks()

@@ -154,7 +154,7 @@ class _Lists:
         return file
 
     def removed_version(self, path: str) -> RemovedVersionError | None:
-        """Return the error for a missing list if the version has expired or was overwritten, or None."""
+        """Return an error if the version of a missing list has expired or was overwritten."""
         # Read no version if this is the newest one: the search for the newest version may have opened it.
         newest = max(versions(self.store), default=0)
         if newest <= self.number or self.number in self.kept_versions(self.store):

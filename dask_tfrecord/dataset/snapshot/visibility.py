@@ -75,7 +75,7 @@ def tfrecord_files(listing: Listing) -> Listing:
 
 
 def _first_of_emptied_path(listing: Listing, left: Listing) -> FileInfo | None:
-    """Return the first file of a path of which no file is left, or None if each path has a file left."""
+    """Return the first file of a path that has no file left, or None if every path has one."""
     start = 0
     for before, after in zip(listing.counts, left.counts, strict=True):
         if before and not after:

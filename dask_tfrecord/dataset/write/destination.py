@@ -49,13 +49,13 @@ Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
 def parent_dataset(store: Store) -> Store | None:
-    """Return the dataset whose directory contains the root of the store, or None.
+    """Return the dataset whose directory contains the root of the store, if any.
 
     A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset, and a directory
-    with its own snapshot is a dataset of its own.
+    with its own snapshot is a separate dataset.
     """
-    # Several paths may lead to the same local directory. Search for datasets along two paths: the path that
-    # the caller passed, and the path with all links resolved.
+    # Several paths may lead to the same local directory. Search for datasets along the path that the caller
+    # passed, and along the one with all links resolved.
     above = dict.fromkeys([*_above(store, store.root), *_above(store, store.real_path(store.root))])
     parents = [Store.of(store.fs, root) for root in above]
     for parent, is_found in zip(parents, store.for_each(_has_metadata, parents), strict=True):

@@ -666,8 +666,7 @@ def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList |
     """Return the entries whose column files were written for replaced files, without these column files,
     because they contain deleted values.
 
-    If such a column file also contains rows of other data files, readers must decode the records of these
-    data files instead.
+    If such a column file also contains rows of other data files, readers must decode their records instead.
     """
     if COLUMN_FILE not in rows:
         return None

@@ -132,8 +132,8 @@ def _is_in_place(path: str) -> bool:
 
 
 def last_modified(store: Store, paths: Iterable[str], found: FoundFiles | None = None) -> datetime:
-    """Return the newest modification time of the files, or the current time if a modification time is
-    unknown. ``found`` is an existing listing of the files.
+    """Return the newest modification time of the files, or the current time if one is unknown. ``found`` is
+    an existing listing of the files.
     """
     now = datetime.now(UTC)
     try:

@@ -210,7 +210,7 @@ class Transaction:
         return self.head is known
 
     def _plan(self) -> tuple[Operation, Change] | None:
-        """Publish the files. Return what the commit changes, or None if nothing is left to do."""
+        """Publish the files. Return the changes to commit, or None if nothing is left to do."""
         run, files, head = self.run, self.files, self.head
         self._log(2, f"compare the newest version with version {run.base}, for which it was planned")
         if not self.operation.adds_to_any and not head.succeeds(run.head):
@@ -239,8 +239,8 @@ class Transaction:
     def _store(self, operation: Operation, change: Change) -> Snapshot | None:
         """Create the Parquet file of the next version, which commits the run.
 
-        Return the committed version as a reader would read it, or None if another write has created the
-        version, or a newer version, first.
+        Return the committed version as a reader would read it, or None if another write has created it, or a
+        newer one, first.
         """
         run, store, snapshot = self.run, self.store, change.snapshot
         action = f"create version {snapshot.number}, which lists {snapshot.log.totals.files} files"
@@ -318,7 +318,7 @@ def _described(snapshot: Snapshot, run: str) -> Commit:
 
 
 def earlier_commit(store: Store, head: Head, write_id: str | None) -> Commit | None:
-    """Return the result of the write that has committed with the id ``write_id``, or None.
+    """Return the result of the write that has committed with the id ``write_id``, if any.
 
     If that write was interrupted after its commit, finish it.
     """

@@ -50,7 +50,7 @@ def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
     return np.random.default_rng(key_of_use)
 
 
-# The index of a shard (or of a part of a shard), and the number of shards (or parts). Indices start at 0.
+# The index of a shard (or of a part of one), and the number of them. Indices start at 0.
 Fraction: TypeAlias = tuple[int, int]
 
 # `Rows` are the decoded or encoded rows of a piece. A `Piece` is either `Rows`, or a `Slice`, which only
@@ -412,7 +412,7 @@ class Order:
         return Span(0, int(self.ends[-1]))
 
     def stored_size(self, piece: int) -> int | None:
-        """Return the stored size of a piece, or None if the size is unknown."""
+        """Return the stored size of a piece, or None if it is unknown."""
         return None if self.sizes is None else int(self.sizes[piece]) or None
 
     @property
@@ -459,8 +459,8 @@ class Order:
     def begin_small(self, spans: list[Span]) -> list[Span]:
         """Divide the first span, so that the first windows are small, and the first batch comes early.
 
-        The first window has a sixteenth of the bytes of a complete window, and each of the next three windows
-        twice as many as the window before. A window never extends over the end of a span.
+        The first window has a sixteenth of the bytes of a complete window, and each of the next three twice
+        as many as the one before. A window never extends over the end of a span.
         """
         if not spans or spans[0].first is not None or self.seed is None or self.is_grouped:
             return spans

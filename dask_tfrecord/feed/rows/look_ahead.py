@@ -300,7 +300,7 @@ class LookAhead(Generic[Rows]):
         return int((stored or 1) * max(_LEAST_RATIO, self._in_memory / self._in_files))
 
     def _read_all(self, one: _Ahead[Rows] | None) -> None:
-        """Read a piece, and then further pieces, until the pieces ahead suffice."""
+        """Read pieces until those ahead suffice."""
         while one is not None:
             one = self._read_one(one)
 

@@ -211,7 +211,7 @@ def _shared_schema(names: Sequence[str], plans: Sequence["Plan"]) -> Schema:
 
 
 def _mends(schema: Schema, name: str, other: pa.DataType) -> list[Remedy]:
-    """Return what helps if a column has another type in another source."""
+    """Suggest remedies if a column has different types in two sources."""
     ours = schema.arrow.field(name).type
     rest = [one for one in schema.names if one != name]
     remedies = [Remedy("columns", rest, "leave it out")] if rest else []
@@ -236,7 +236,7 @@ def sequence_length(source: MixedSource, deficits: Ints) -> int:
             raise TFRecordError(problem, Remedy("until", sequences, "draw one row for each"))
         return source.until // sequences
     # Python's integers do not overflow. The number of rows drawn from a source differs by less than one from
-    # what its weight and its first deficit demand.
+    # its share, given its first deficit.
     if source.until == "first":
         latest: list[int] = deficits.max(axis=0).tolist()
         ends = zip(shortest.tolist(), latest, source.weights, strict=True)

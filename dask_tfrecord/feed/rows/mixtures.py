@@ -321,9 +321,7 @@ class _Drawer:
     def _decode(
         self, records: RecordReader, drawn: Ints, is_kept: npt.NDArray[np.bool_] | None, places: Ints
     ) -> pa.Table:
-        """Decode the rows of all sources together. ``places`` orders rows that are in the order of the
-        sources.
-        """
+        """Decode the rows of all sources together, and order them by ``places``."""
         parts, rows, first = [], [], 0
         for reader, of_source in zip(self._readers, drawn, strict=True):
             parts += reader.take_ranges(of_source)
@@ -373,7 +371,7 @@ def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _check_sequences(found: int, wanted: int, shard: Fraction) -> None:
-    """Raise if a state belongs to a mixture with another number of sequences."""
+    """Raise if a state belongs to a mixture with a different number of sequences."""
     if found == wanted:
         return
     problem = f"the state belongs to a mixture of {found} sequences, and this one has {wanted}"

@@ -97,7 +97,7 @@ def describe(plan: Plan, epoch: int, begun: Beginning, remaining: list[Any], ski
 
 
 def stored_spans(spans: Sequence[Span]) -> list[list[int]]:
-    """Return what a state stores of some spans."""
+    """Convert spans to the lists that a state stores."""
     return [[one for one in span if one is not None] for span in spans]
 
 
@@ -306,7 +306,7 @@ def beginning_of_state(state: State, sequence_of: Callable[[Any], Any]) -> Begin
 
 
 def _words(plan: Plan) -> tuple[str, str]:
-    """Return what the user calls a shard and a part of it."""
+    """Return the user's words for a shard and a part of it."""
     return ("rank", "worker") if _is_pytorch(plan) else ("shard", "part")
 
 
@@ -396,7 +396,7 @@ def begin_sequences(
     begun: Sequence[Beginning],
     size: Callable[[Any], int],
 ) -> Beginning:
-    """Return what remains of those of ``count`` sequences that a shard reads.
+    """Return the remaining rows of the sequences that a shard reads, of ``count`` in total.
 
     ``whole`` returns all rows of a sequence, given its index. ``size`` counts the rows that remain of a
     sequence. ``begun`` are the states from which the iteration continues.

@@ -197,7 +197,7 @@ class SequenceReader:
     def take_ranges(self, counts: Ints) -> list[tuple[Any, int, int]]:
         """Take rows without decoding them. Return ranges of rows of windows, in the order of the sequences.
 
-        A range is a window, and the indices of its first row and of the row after its last row.
+        A range is a window, and the indices of its first row and of the one after its last.
         """
         each = enumerate(counts.sum(axis=0).tolist())
         return [one for index, count in each for one in self._taken_ranges(index, count)]

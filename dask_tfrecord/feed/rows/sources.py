@@ -134,7 +134,7 @@ class RecordReader:
     def decode(self, parts: "Sequence[tuple[RecordWindow, int, int]]", order: Ints | None) -> pa.Table:
         """Decode ranges of rows of several windows together.
 
-        Row ``i`` of the table is the row with the index ``order[i]`` among the rows of all ranges.
+        Row ``i`` of the table is row ``order[i]`` among those of all ranges.
         """
         buffers, pieces = list[pa.Buffer](), list[int]()
         shuffled = parts[0][0].places if len(parts) == 1 else None
