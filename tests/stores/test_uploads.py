@@ -254,6 +254,14 @@ def test_no_file_is_sent_before_the_mark_that_hides_it(
     assert [request.path for request in traffic.of("PUT")] == []
 
 
+def test_the_failure_of_a_mark_is_noticed_before_other_files_that_finish_together(store: Store) -> None:
+    with store.finishing_together() as together:
+        with faulty_requests(s3fs.S3FileSystem, "_call_s3", Faults(0)), pytest.raises(FaultError):
+            together.write_file(store.join("mark"), b"")
+        create(together, b"rows")
+    assert store.has_file(store.join("file"))
+
+
 def test_a_column_file_travels_beside_its_data_file(linked: LinkedStore, past: Store) -> None:
     frame, options = pd.DataFrame({"n": range(30)}), {"storage_options": linked.options}
     place = f"s3://{past.root}"
