@@ -56,7 +56,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
     DuckDB finds a `Dataset` by the name of its Python variable, and DataFusion registers it with
     ``register_dataset``. Other engines can read all rows as an Arrow stream (``__arrow_c_stream__``). The
-    loaders in `dask_tfrecord.feed` accept a `Dataset` in place of a path.
+    loaders in `dask_tfrecord.feed` accept a `Dataset` instead of a path.
     """
 
     def __init__(

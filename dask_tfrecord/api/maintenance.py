@@ -493,7 +493,7 @@ class Maintenance(OpenedPath):
             The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. With
             "auto", the setting of the dataset stays the same: files that are read get their small columns, or
             with a list or "scalars" as the setting, missing, outdated and incomplete Parquet files are
-            written. With a list or "scalars", all Parquet files are written anew from the records, even if
+            written. With a list or "scalars", all Parquet files are written again from the records, even if
             the snapshot is up to date. With None or False, none is written.
 
         Returns

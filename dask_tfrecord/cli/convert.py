@@ -179,7 +179,7 @@ def _parse_csv(
         dtype_backend="pyarrow",
         na_values=["", *nulls],
         keep_default_na=False,
-        low_memory=False,  # otherwise, pandas infers the types of each block anew
+        low_memory=False,  # otherwise, pandas infers the types of each block
         nrows=rows,
     )
     if not isinstance(frame.index, pd.RangeIndex):

@@ -232,7 +232,7 @@ def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]
 
 
 def request_infos(store: Store, names: Sequence[str]) -> FileList:
-    """Ask the store for each file by itself, because a listing of some stores does not show new files yet.
+    """Request each file individually, because the listings of some stores do not show new files yet.
 
     Return a file list that has a row for each name, as `find_listed` does.
     """

@@ -25,8 +25,8 @@ from dask_tfrecord.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
-# What the first bytes of a file show: a record ("data"), no bytes at all ("empty"), another format that is
-# known ("other") or not known ("strange"), or nothing, because the bytes cannot be read ("unreadable").
+# The verdict on the first bytes of a file: a record ("data"), no bytes at all ("empty"), another format that
+# is known ("other") or not known ("strange"), or nothing, because the bytes cannot be read ("unreadable").
 _Verdict = Literal["data", "empty", "other", "strange", "unreadable"]
 
 _CODECS = {"gz", "gzip", "zz", "zlib", "zst", "zstd", "lz4", "bz2", "xz", "deflate", "snappy", "sz"}
@@ -118,7 +118,7 @@ def _kind(path: str) -> str:
 
 
 def _is_left_out(kind: str, verdicts: Set[_Verdict], has_data: bool) -> bool:
-    """Decide about all files of a kind by the looks at some of them."""
+    """Decide about all files of a kind, given the verdicts on some of them."""
     if has_data and kind.startswith("."):
         return verdicts <= {"other", "strange", "empty"} and (verdicts != {"empty"} or _is_side(kind))
     return verdicts <= {"other"} and (has_data or _is_side(kind))

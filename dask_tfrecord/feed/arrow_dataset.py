@@ -223,7 +223,7 @@ class ArrowDataset(pads.FileSystemDataset):
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Return all rows as an Arrow stream. Each call reads the dataset anew."""
+        """Return all rows as an Arrow stream. Each call reads the dataset again."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
     # In the parent class, these methods make Arrow read the files, but Arrow cannot read TFRecord files.
@@ -282,7 +282,7 @@ class Fragment(ArrowDataset):
 
 @dataclass(eq=False, repr=False)
 class Scan:
-    """The rows of a query on a `Dataset`. Each method call reads the files anew.
+    """The rows of a query on a `Dataset`. Each method call reads the files again.
 
     The class has the methods of `pyarrow.dataset.Scanner` that engines call. A real Scanner would read
     several files ahead, even if a query needs only a few rows.

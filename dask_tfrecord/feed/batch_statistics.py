@@ -19,7 +19,7 @@ _TOLERATED = 0.2
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """What an iteration has cost so far, as `Batches.statistics` returns it.
+    """The cost of an iteration so far, as `Batches.statistics` returns it.
 
     It prints as a table. ``a + b`` is the sum, such as that of several workers, and ``a - b`` what was added
     since ``b``.

@@ -220,8 +220,8 @@ def mix(
 
     After any number of rows, each source has contributed its share to within one row, or to within two rows
     in each of several shards or sequences. The order of the sources depends only on the weights, and with
-    several shards or sequences also on ``seed`` and ``epoch``. The loaders accept the same mapping in place
-    of a path.
+    several shards or sequences also on ``seed`` and ``epoch``. The loaders accept the same mapping instead of
+    a path.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def mix(
     until : "first", "all" or int, default "first"
         Where an epoch ends. "first" ends it before the first source would run out of rows, so that no row is
         repeated. "all" ends it when every row of every source was returned. A source that has no more rows
-        begins anew, with another row order if it is shuffled. An integer is the number of rows of the epoch,
+        starts again, in a different order if it is shuffled. An integer is the number of rows of the epoch,
         rounded down to a multiple of the number of shards, or of ``elastic``.
     shuffle, seed : optional
         How the rows of each path are shuffled, as in `iter_batches`. The order of each source depends on
@@ -394,7 +394,7 @@ class Batches:
             return element
 
     def _notice_fork(self) -> None:
-        """In a forked process, read ahead anew, because the threads that read ahead do not survive a fork."""
+        """In a forked process, start reading ahead again, because threads do not survive a fork."""
         if os.getpid() != self._process:
             self._lock, self._tables, self._counters = RLock(), None, Counters()
             self._process = os.getpid()
@@ -469,9 +469,9 @@ class Batches:
 
     @property
     def statistics(self) -> BatchStatistics:
-        """What the iteration has cost so far: seconds of waiting, bytes, and what is ready.
+        """The cost of the iteration so far: seconds of waiting, and bytes received and ready.
 
-        They begin anew in a forked process. If the program waits for batches in more than a fifth of the
+        The counts start again in a forked process. If the program waits for batches in over a fifth of the
         time, the cause is logged, at most every ten seconds.
         """
         return self._counters.statistics()

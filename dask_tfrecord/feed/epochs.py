@@ -56,7 +56,7 @@ class Iteration:
 
 
 class Epochs:
-    """Which epoch a loader reads next, and at which position.
+    """The epoch and position that a loader reads next.
 
     The object keeps the starts of the coming iterations, and the newest iteration of this process:
 

@@ -1,4 +1,4 @@
-"""Provide a Keras 3 `PyDataset` of batches, which can shuffle all rows anew in each epoch."""
+"""Provide a Keras 3 `PyDataset` of batches, which can shuffle all rows in each epoch."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -62,8 +62,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element consists of the features.
     shuffle : bool or "blocks", optional
-        If True, all rows are shuffled anew in each epoch. By default, they are not shuffled. "blocks" gives
-        the order of `RecordTable.block_order`, in which compressed files are read much faster; pass
+        If True, all rows are shuffled in each epoch. By default, they are not shuffled. "blocks" gives the
+        order of `RecordTable.block_order`, in which compressed files are read much faster; pass
         ``shuffle=False`` to ``fit`` then, because the batches that follow each other share blocks.
     seed : int, default 0
         The seed of the random row order.
@@ -196,7 +196,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
 
     @property
     def statistics(self) -> BatchStatistics:
-        """What the batches have cost so far in this process, as `RecordTable.statistics` describes it."""
+        """The cost of the batches so far in this process, as `RecordTable.statistics` describes it."""
         return self.table.statistics
 
     def __len__(self) -> int:

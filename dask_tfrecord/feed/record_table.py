@@ -218,7 +218,7 @@ class RecordTable:
 
     @property
     def statistics(self) -> BatchStatistics:
-        """What the batches have cost since the table was opened in this process.
+        """The cost of the batches since the table was opened in this process.
 
         The seconds are summed over the threads that read, so the waiting may exceed ``seconds``. Of records
         that are read one by one, only the requests to a store are counted. A table reads nothing ahead, so

@@ -129,7 +129,7 @@ class TFRecordBatches(IterableDataset[Any]):
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element is a dict of tensors, as `to_tensors` returns it.
     convert : callable, optional
-        Function that converts a `pyarrow.RecordBatch` to an element of the dataset, in place of `to_tensors`.
+        Function that converts a `pyarrow.RecordBatch` to an element of the dataset, instead of `to_tensors`.
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
         rows are not shuffled.
@@ -265,7 +265,7 @@ class TFRecordBatches(IterableDataset[Any]):
 
     @property
     def statistics(self) -> BatchStatistics:
-        """What the newest iteration has cost so far, as `Batches.statistics` describes it.
+        """The cost of the newest iteration so far, as `Batches.statistics` describes it.
 
         With DataLoader workers, each value is the sum over the workers, up to the id 127. A worker waits only
         while it prepares a batch, not while the training loop uses its batches.
@@ -446,7 +446,7 @@ class TFRecordTable(Dataset[Any]):
 
     @property
     def statistics(self) -> BatchStatistics:
-        """What the batches have cost so far: the sum over this process and its newest DataLoader workers.
+        """The cost of the batches so far: the sum over this process and its newest DataLoader workers.
 
         `RecordTable.statistics` describes the values.
         """

@@ -80,7 +80,7 @@ _LOADING = fork_safe_locks(64)
 
 
 class _DataFile(NamedTuple):
-    """What the footer of a column file stores about one data file.
+    """The entry for one data file in the footer of a column file.
 
     ``content`` is the decompressed size of the data file. ``groups`` contains the indices of the row groups
     that store the rows of the data file. ``starts`` contains the index of the first row of each row group,

@@ -164,7 +164,7 @@ class FileEntry:
     """Describe one data file of a snapshot. `Snapshot.files` contains one `FileEntry` for each file.
 
     Tasks return entries of the files that they have written. A `FileList` of one file would take 6 to 16
-    times as many bytes on the way to the commit.
+    times as many bytes on its way to the commit.
 
     Attributes
     ----------

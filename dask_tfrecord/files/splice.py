@@ -70,7 +70,7 @@ from dask_tfrecord.storage.store import Store
 # the next block is read. The stored bytes are empty if the content must first be compressed.
 StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
-# What stores copies of columns beside a new file.
+# Stores copies of columns for a new file.
 ColumnWriter: TypeAlias = ColumnFileWriter | SmallColumns
 
 # The number of bytes that one step copies.

@@ -56,7 +56,7 @@ def keyword_or_default(
 ) -> Value:
     """Validate the value of a keyword, or the value in Dask's configuration if it equals ``unset``.
 
-    The configuration key is ``dask-tfrecord.`` followed by the keyword, with "-" in place of "_". An error
+    The configuration key is ``dask-tfrecord.`` followed by the keyword, with "-" instead of "_". An error
     about a configured value names this key.
     """
     if not isinstance(value, str | None) or value != unset:

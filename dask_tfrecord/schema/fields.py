@@ -194,7 +194,7 @@ class Field:
 
     @property
     def carried(self) -> dict[str, Any] | None:
-        """What rows in memory carry, so that a write of the rows stores the column as it was read."""
+        """Metadata of rows in memory with which a write stores the column as it was read."""
         return carried(self.form, is_feature_list=self.is_feature_list)
 
     @property

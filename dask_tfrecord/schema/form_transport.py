@@ -20,7 +20,7 @@ _KEY = b"dask_tfrecord.form"
 # The key in ``DataFrame.attrs``. The value is a str, which pandas copies in no time and writes to JSON.
 ATTRIBUTE = "dask_tfrecord.forms"
 
-# What is carried for a list column that was read from a feature list, instead of a form.
+# Carried for a list column that was read from a feature list, instead of a form.
 _FEATURE_LIST = {"feature_list": True}
 
 Forms = Mapping[str, StoredForm]
@@ -52,7 +52,7 @@ def as_attribute(values: Iterable[tuple[str, dict[str, Any] | None]]) -> str:
 
 
 def carried_by_schema(schema: pa.Schema) -> Carried:
-    """Return what an Arrow schema carries: in the metadata of its fields or, for a table of
+    """Return the forms that an Arrow schema carries: in the metadata of its fields or, for a table of
     `pyarrow.Table.from_pandas`, in the metadata of pandas.
     """
     values: dict[str, Any] = {}

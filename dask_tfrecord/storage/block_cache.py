@@ -291,7 +291,7 @@ class CachedFile:
         self._parts: list[CachedRange] = []  # those that follow, the next one last
 
     def read(self, count: int) -> memoryview:
-        """Return the next bytes, at most ``count``, but not always as many."""
+        """Return the next bytes, at most ``count`` and sometimes fewer."""
         stop = min(self._at + count, self._size)
         if self._at >= stop:
             return memoryview(b"")

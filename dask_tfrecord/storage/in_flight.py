@@ -11,7 +11,7 @@ _limit: Callable[[], int] = lambda: 1 << 26  # noqa: E731  # replaced by `limit_
 
 
 def in_flight_bytes() -> int:
-    """Return how many bytes all readers of this process may have in flight, and as many all writers."""
+    """Return how many bytes all readers of this process may have in flight, and the same for all writers."""
     return _limit()
 
 

@@ -64,7 +64,7 @@ class Location:
 
     fs: AbstractFileSystem
     root: str
-    # What lists the files instead of a listing of the store, and knows to which paths they were moved.
+    # Lists the files instead of the store, and knows to which paths they were moved.
     version: Version | None = None
     # A cache of fsspec on top of ``fs``. Only `open` and `read_ranges` use it.
     cache: AbstractFileSystem | None = None

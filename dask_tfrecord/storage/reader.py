@@ -57,7 +57,7 @@ def rewritten(path: str) -> FileChangedError:
 
 
 class Version(Protocol):
-    """What lists the files of a store. Reads ask it about missing and resized files."""
+    """Lists the files of a store. Reads ask it about missing and resized files."""
 
     def other_paths(self, store: Any, path: str) -> Iterator[str]:
         """Yield the paths to which a commit may have moved a file. After the last path, the iterator may

@@ -1,7 +1,7 @@
 """Upload files to object stores. Several full parts are sent at a time, while the caller continues to write.
 
 A file appears when its upload is completed, and an upload that is not completed is aborted. The libraries of
-the stores repeat requests that fail for a passing reason, each part by itself. `abort` aborts the uploads
+the stores repeat requests that fail for a passing reason, each part individually. `abort` aborts the uploads
 that other processes left.
 """
 

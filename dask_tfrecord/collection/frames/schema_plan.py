@@ -105,7 +105,7 @@ def plan_schema(
 
     In an append, ``existing`` describes the dataset. A column whose type ``schema`` does not set gets the
     type of the dataset's column if its rows fit this type. A column without values fits every column.
-    ``converted`` names text columns that Dask makes of objects, and that may therefore have no values.
+    ``converted`` names text columns that Dask converts from objects, and that may therefore have no values.
 
     Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
     stays unknown.

@@ -145,7 +145,7 @@ _ATTEMPTS = 20
 
 
 class _Change(NamedTuple):
-    """What a deletion does to one file.
+    """The effect of a deletion on one file.
 
     ``rows`` is the number of deleted rows. ``entry`` is the new file with the remaining rows. ``entry`` is
     None in a dry run, or if all rows or no rows of the file are deleted. ``is_dropped`` is True if all rows

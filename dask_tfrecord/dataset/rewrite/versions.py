@@ -133,8 +133,8 @@ def _commit_expiry(
     """Commit that the versions ``expired``, which are those before ``oldest``, are no longer readable.
 
     On a full disk, first remove what earlier calls of `expire` have left. If that is not enough, and no
-    reader needs time to finish, remove the snapshots of the expired versions before the commit: a version is
-    gone with its snapshot. Add the data files that this function removes to ``removed``.
+    reader needs time to finish, remove the snapshots of the expired versions before the commit: a version
+    cannot be read without its snapshot. Add the data files that this function removes to ``removed``.
     """
     store = run.store
 

@@ -31,7 +31,7 @@ _MOST_CHECKED = 1000
 
 @dataclass(frozen=True, eq=False)
 class ComparedFiles:
-    """What a listing of a directory shows of the files of a snapshot.
+    """The files of a snapshot, compared with a listing of its directory.
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ def _is_resized(files: FileList, listed: FileList) -> pa.ChunkedArray:
 def find_files(store: Store, snapshot: Snapshot) -> ComparedFiles:
     """List the directory of a dataset once, and compare the files with a snapshot.
 
-    A file that the listing does not show is asked for by itself: a commit may have moved it to the directory
-    of kept files, or back, and the listings of some stores do not show new files yet.
+    A file that the listing does not show is requested individually: a commit may have moved it to the
+    directory of kept files, or back, and the listings of some stores do not show new files yet.
     """
     # Read the open runs before the listing, so that no listed file belongs to a run that has ended since.
     hidden_among = hidden_by(store, snapshot, open_runs(store))
@@ -128,7 +128,9 @@ def with_unseen(store: Store, files: FileList, names: Sequence[str]) -> FileList
 
 
 def find_without_listing(store: Store, names: Sequence[str]) -> FileList:
-    """Ask for each file by itself, without a listing. Return a row for each name, as `with_unseen` does."""
+    """Request each file individually, without a listing. Return a row for each name, as `with_unseen`
+    does.
+    """
     nothing = FileList.of_infos(store.join(""), ()).take(pa.nulls(len(names), pa.int64()))
     return with_unseen(store, nothing, names)
 

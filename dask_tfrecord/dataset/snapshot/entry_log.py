@@ -188,7 +188,7 @@ class EntryLog:
     def to_store(self) -> tuple[tuple[StoredList, ...], ListRows]:
         """Return the lists that the next version names, and the list that it stores itself.
 
-        The recent small lists become a part of its own list. The own list is complete if no other is left.
+        The recent small lists become a part of its own list. Its own list is complete if no other is left.
         """
         own = ListRows(self._placed, self.removed)
         sizes = [one.rows for one in self.lists]

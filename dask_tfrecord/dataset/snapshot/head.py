@@ -98,7 +98,7 @@ class _Listing(NamedTuple):
         """List the metadata directory.
 
         The listing of a remote store may not show a new file yet. If ``is_exact`` is True, the versions after
-        the newest listed one are therefore asked for by themselves, unless the listing shows the version
+        the newest listed one are therefore requested individually, unless the listing shows the version
         ``expected``, which this process has just created.
         """
         infos = store.infos(METADATA_DIRECTORY)

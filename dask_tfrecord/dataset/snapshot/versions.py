@@ -53,7 +53,7 @@ def versions(store: Store) -> list[int]:
     """Return the versions of the dataset in the root of the store, in ascending order.
 
     The listing of a remote store may not show a new file yet, so the versions after the newest listed one are
-    asked for by themselves.
+    requested individually.
     """
     return with_unlisted(store, numbers_of(store.names(METADATA_DIRECTORY)))
 
@@ -122,7 +122,7 @@ class _Lists:
         self._found: dict[int, ListFile] = {}
 
     def open(self, name: ListName) -> ListFile:
-        """Open one of the lists, or the own list of the version, which a pickled version does not contain."""
+        """Open one of the lists, or the version's own list, which a pickled version does not contain."""
         if name.number not in self._found:
             self._open([one for one in dict.fromkeys((*self.names, name)) if one.number not in self._found])
         return self._found[name.number]

@@ -54,8 +54,8 @@ logger = logging.getLogger(__name__)
 # The number of steps in a commit, as described in docs/format.md.
 _STEPS = 7
 
-# Before the first version of a dataset is created, this many versions after it are asked for by themselves,
-# because an overwrite removes the versions before it, and a listing that lags may show no version at all.
+# Before the first version of a dataset is created, this many versions after it are requested individually,
+# because an overwrite removes those before it, and a listing that lags may show none at all.
 _UNLISTED = 7
 
 # Two files are compared in chunks of this size.

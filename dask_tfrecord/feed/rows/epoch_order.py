@@ -40,7 +40,7 @@ from dask_tfrecord.keywords.arguments import (
     Uneven,
 )
 
-# What a stream of random numbers shuffles. The index in this list is part of the key of the stream.
+# The use of a stream of random numbers. Its index in this list is part of the key of the stream.
 Use = Literal["pieces", "window", "rows", "mixture", "source"]
 
 

@@ -147,7 +147,7 @@ class LookAhead(Generic[Rows]):
     """Read the slices of several sequences in threads, and return the rows of each sequence in order.
 
     ``slices`` yields the index of a sequence and a slice, in the order in which the slices are needed.
-    If ``stream_piece`` is passed, it reads the pieces in place of ``reader``, and the rows of a slice are
+    If ``stream_piece`` is passed, it reads the pieces instead of ``reader``, and the rows of a slice are
     returned in parts, as they arrive.
     """
 

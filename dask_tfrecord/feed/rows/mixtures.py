@@ -50,7 +50,7 @@ from dask_tfrecord.feed.rows.sources import RecordReader, WindowMemory
 
 
 class Rest(NamedTuple):
-    """What remains of a sequence of a mixture.
+    """The remaining rows of a sequence of a mixture.
 
     ``rows`` is the number of rows, and ``deficits`` are those of `choose_turns`. ``sources`` contains, for
     each source, the number of its pass, and the rows of the pass that remain.

@@ -1,7 +1,7 @@
 """Describe the remaining rows of an epoch, and divide these rows among any number of shards.
 
 A state contains the spans of rows that one part of one shard has not yet returned. The states of all parts of
-all shards together cover every remaining row of the epoch, so these rows can be divided anew.
+all shards together cover every remaining row of the epoch, so these rows can be divided again.
 """
 
 import json
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 4
 
-# What a state stores, besides the checksum.
+# The fields of a state, besides the checksum.
 _KEYS = ["version", "source", "source_version", "arguments", "epoch", "shard", "part"]
 _KEYS += ["step", "skip", "remaining"]
 
@@ -206,7 +206,7 @@ def _older_mixture(plan: Plan, states: Sequence[State]) -> Plan:
 
 
 def _older_plan(plan: Plan, found: set[tuple[Any, Any]]) -> Plan:
-    """Return a plan that reads a source as the states do, which found this version and fingerprint of it."""
+    """Return a plan for the version of a source that the states have read."""
     (version, source), *others = found
     problem = "the state belongs to another dataset, or the dataset was rewritten since"
     if others or version is None or version == plan.source.version:
@@ -251,7 +251,7 @@ def begin(
     """Return the rows of a part of a shard, for a new epoch or for an epoch that continues after ``states``.
 
     If the numbers of shards and parts are unchanged, the iteration continues exactly where this part of this
-    shard stopped. If the numbers of shards or parts have changed, the remaining rows are divided anew.
+    shard stopped. If the numbers of shards or parts have changed, the remaining rows are divided again.
     """
     if plan.elastic is not None:
         return _begin_elastic(

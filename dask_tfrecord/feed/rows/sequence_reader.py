@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What is needed to find the rows that remain after any rows of the loaded windows."""
+    """Finds the rows that remain after any rows of the loaded windows."""
 
     marks: tuple[tuple[Mark, ...], ...]
 
