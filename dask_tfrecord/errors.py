@@ -61,7 +61,7 @@ class Remedy(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Describe a call of `to_tfrecord`, or of a method of `Dataset`, that avoids an error.
+    """Describe a call of `to_tfrecord`, or of a `Dataset` method, that avoids an error.
 
     Parameters
     ----------
@@ -482,7 +482,7 @@ class UnknownAttributeError(TFRecordError, AttributeError):
 
 
 class UnsupportedOperationError(TFRecordError, TypeError):
-    """Signal that an object does not support an operation of Python, such as `len`."""
+    """Signal that an object does not support a Python operation, such as `len`."""
 
 
 class DestinationError(TFRecordError):

@@ -462,7 +462,7 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | 
         done: Commit = result.optimize().compute(**kwargs)
         return done
 
-    # An interrupt does not stop the threads of Dask, one of which may be committing the write.
+    # An interrupt does not stop Dask's threads, one of which may be committing the write.
     local = is_local(kwargs.get("scheduler"))
     return _finish(run, write, is_over=lambda error: local and isinstance(error, Exception))
 

@@ -1,4 +1,4 @@
 """Define the subcommands of `dask-tfrecord`.
 
-The launcher imports the module of a subcommand only when the subcommand is used.
+The launcher imports the module of a subcommand only when it is used.
 """

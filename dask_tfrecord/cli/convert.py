@@ -156,7 +156,7 @@ def _parse_file(
         try:
             frame = parse(data, types, rows)
             return frame if rows is not None else _with_types(frame, types)
-        except (ValueError, OverflowError) as error:  # the base classes of the errors of pandas and Arrow
+        except (ValueError, OverflowError) as error:  # the base classes of errors of pandas and Arrow
             if isinstance(error, pd.errors.EmptyDataError) and rows is not None:
                 return pd.DataFrame()
             if isinstance(error, TFRecordError):

@@ -375,7 +375,7 @@ _MOST_VALUES = 100
 
 
 def _column(path: Any, name: str, read: dict[str, Any]) -> Any:
-    """Read a column, or a field of a struct column, as a Series of Dask."""
+    """Read a column, or a field of a struct column, as a Dask Series."""
     try:
         found = dask_tfrecord.read_tfrecord(path, dtype_backend="pyarrow", **{**read, "columns": name})
     except SchemaError as error:

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 _PACKAGE = "dask-tfrecord"
 _SCHEDULER = "the scheduler"
 
-# The modules of Dask with schedulers that run tasks in this process, or in processes that it starts.
+# The Dask modules with schedulers that run tasks in this process, or in processes that it starts.
 _LOCAL_SCHEDULERS = ("dask.local", "dask.threaded", "dask.multiprocessing")
 
 # An error message lists at most this many workers.
@@ -83,8 +83,8 @@ def check_cluster(scheduler: Any = None) -> None:
 
 
 def is_local(scheduler: Any = None) -> bool:
-    """Return True if a scheduler of Dask itself runs the tasks. If a computation raises an exception, no task
-    then runs again. By default, Dask's current scheduler is checked.
+    """Return True if one of Dask's own schedulers runs the tasks. If a computation raises an exception, no
+    task then runs again. By default, Dask's current scheduler is checked.
     """
     with suppress(Exception):  # if the scheduler is invalid, Dask raises a clear error during the computation
         get = get_scheduler(scheduler=scheduler)

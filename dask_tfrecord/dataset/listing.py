@@ -80,8 +80,8 @@ def unfinished_only(path: str, root: str) -> FileNotFoundError:
 # Old versions of Hadoop mark a directory with an empty object whose name ends in this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files that describe a dataset of TensorFlow Datasets. The files are written by `export` and TensorFlow
-# Datasets, and used by reads without a snapshot.
+# Files that describe a TFDS dataset. The files are written by `export` and TensorFlow Datasets, and used by
+# reads without a snapshot.
 TFDS_FILES = (INFO, FEATURES)
 
 # Files without records that `export` or other libraries write to describe a dataset. TensorFlow Datasets also

@@ -128,7 +128,7 @@ class ArrowDataset(pads.FileSystemDataset):
         batch_size : int, default 131072
             The maximum number of rows in a batch.
         batch_readahead, fragment_readahead, fragment_scan_options, use_threads, cache_metadata, memory_pool
-            These parameters of pyarrow have no effect.
+            These pyarrow parameters have no effect.
 
         Returns
         -------

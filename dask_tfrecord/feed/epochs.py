@@ -25,7 +25,7 @@ class Start(NamedTuple):
     """Where an iteration begins: at the positions ``states``, or without states at the first row of an epoch.
 
     ``after`` is set for the first iteration after a loaded state from the end of an epoch, and is this epoch:
-    the `StatefulDataLoader` of torchdata begins two iterations then, and uses only the second one.
+    torchdata's `StatefulDataLoader` begins two iterations then, and uses only the second one.
     """
 
     epoch: int

@@ -47,7 +47,7 @@ _MOST_LOOKED_AT = 2
 
 
 class TFRecordPyDataset(keras.utils.PyDataset):
-    """Feed the batches of a dataset to ``model.fit``, with any backend of Keras.
+    """Feed the batches of a dataset to ``model.fit``, with any Keras backend.
 
     Parameters
     ----------
@@ -87,10 +87,10 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         the number of batches with which the model was trained, such as ``int(model.optimizer.iterations)``,
         and the first epoch of the run as ``epoch``.
 
-        Keras counts the batches only once. If the dataset begins in the middle of an epoch, each epoch of
-        Keras therefore consists of the rest of an epoch and the first batches of the next. To end the epoch
-        first, pass the number of its remaining batches to ``fit`` as ``steps_per_epoch``, and call
-        `set_epoch` before the next ``fit``.
+        Keras counts the batches only once. If the dataset begins in the middle of an epoch, each Keras epoch
+        therefore consists of the rest of an epoch and the first batches of the next. To end the epoch first,
+        pass the number of its remaining batches to ``fit`` as ``steps_per_epoch``, and call `set_epoch`
+        before the next ``fit``.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
@@ -161,7 +161,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         check_label(label, self.table.schema)
         self._shuffle, self._seed, self._uneven = shuffle, seed, uneven
         self._divide(batch_size, checked_shard(shard), arguments.count("elastic", elastic), batch_mode)
-        # An epoch of Keras begins with the batch `_first` of an epoch.
+        # A Keras epoch begins with the batch `_first` of an epoch.
         epochs, self._first = divmod(step, max(1, len(self)))
         self._epochs = Epochs(epoch + epochs)
         self._orders: dict[int, list[Ints]] = {}  # The rows of the sequences in each epoch, in order.

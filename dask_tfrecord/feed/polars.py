@@ -1,7 +1,7 @@
 """Implement `scan_tfrecord`, which returns a Polars LazyFrame that reads a dataset.
 
-The module uses the interface of Polars for external readers, which Polars marks as unstable. The module was
-checked with Polars 2.1.
+The module uses Polars' interface for external readers, which Polars marks as unstable. The module was checked
+with Polars 2.1.
 """
 
 import pickle

@@ -213,7 +213,7 @@ class RecordTable:
 
     @property
     def version(self) -> int | None:
-        """The version of the dataset, or None if the dataset has no snapshot."""
+        """The version of the dataset, or None if it has no snapshot."""
         return self._dataset.version
 
     @property
@@ -258,7 +258,7 @@ class RecordTable:
         return self.batch(key)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return a list of records, each as a dict of values. The DataLoader of PyTorch calls this method."""
+        """Return a list of records, each as a dict of values. PyTorch's DataLoader calls this method."""
         return elements(self.batch(indices))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

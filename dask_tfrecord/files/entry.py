@@ -105,7 +105,7 @@ class ColumnStatistics(NamedTuple):
         The column name.
     min, max : object
         The smallest and the greatest value of the column in the file, as exact Python values. A bound is None
-        if the column has no values in the file, or if the bound was not computed.
+        if the column has no values in the file, or if it was not computed.
     nulls : int
         Number of nulls of the column in the file.
     min_length, max_length : int, optional

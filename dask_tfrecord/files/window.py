@@ -202,7 +202,7 @@ class Window:
 
 
 def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
-    """Allocate a buffer. The system provides memory for each page only when the page is first written."""
+    """Allocate a buffer. The system provides memory for each page only when it is first written."""
     rounded = (size // _ALIGNMENT + 2) * _ALIGNMENT
     return memoryview(pa.allocate_buffer(rounded)).cast("B") if allocate is None else allocate(rounded)
 

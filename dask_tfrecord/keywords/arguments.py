@@ -318,7 +318,7 @@ def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordEr
 
 
 def flag(keyword: str, value: Any) -> bool:
-    """Convert a bool of Python or NumPy to bool. Raise for any other value."""
+    """Convert a Python or NumPy bool to bool. Raise for any other value."""
     if not isinstance(value, bool | np.bool_):
         raise _wrong(keyword, value, "True or False")
     return bool(value)
@@ -443,7 +443,7 @@ def number(keyword: str, value: Any, least: int = 1) -> int:
 
 
 def seed_of(shuffle: Any, seed: Any, kinds: Sequence[str] = ()) -> int | None:
-    """Return the seed of a shuffle, or None if the rows are not shuffled.
+    """Return the seed of a shuffle, or None if there is none.
 
     ``kinds`` lists the values that ``shuffle=`` accepts besides None, False and True.
     """

@@ -18,7 +18,7 @@ from dask_tfrecord.errors import UnknownAttributeError, did_you_mean
 # How similar a misspelt name must be to the name of another tool.
 _SIMILARITY = 0.85
 
-# The function of Python that asks a package for a name of a statement such as ``from package import name``.
+# The Python function that asks a package for a name of a statement such as ``from package import name``.
 _IMPORTS = "_handle_fromlist"
 
 

@@ -313,7 +313,7 @@ def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
 def plan_shuffle(
     columns: Sequence[Any], partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
 ) -> Shuffle | None:
-    """Return how the rows move between the partitions of a write, or None if the rows do not move."""
+    """Return how rows move between the partitions of a write, or None if they do not."""
     if colocate and not partition_on:
         raise TFRecordError("colocate=True requires partition columns", remedies=_partition_columns(columns))
     if not colocate and seed is None:

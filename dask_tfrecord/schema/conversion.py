@@ -278,7 +278,7 @@ def widened(
 def fitting(
     existing: pa.DataType, rows: pa.DataType, *, numbers: bool, is_inferred: bool
 ) -> pa.DataType | None:
-    """Return the type to which the rows of an append are converted, or None if the rows do not fit.
+    """Return the type to which the rows of an append are converted, or None if they do not fit.
 
     ``existing`` is the type of the column in the dataset, and ``rows`` its type in the rows. Integers fit a
     float column and floats fit an integer column, because the conversion raises for a value that would

@@ -112,7 +112,7 @@ class Field:
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """If the column is a class label of TFDS, return it with class numbers instead of names."""
+        """If the column is a TFDS class label, return it with class numbers instead of names."""
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))

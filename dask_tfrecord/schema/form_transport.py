@@ -53,7 +53,7 @@ def as_attribute(values: Iterable[tuple[str, dict[str, Any] | None]]) -> str:
 
 def carried_by_schema(schema: pa.Schema) -> Carried:
     """Return the forms that an Arrow schema carries: in the metadata of its fields or, for a table of
-    `pyarrow.Table.from_pandas`, in the metadata of pandas.
+    `pyarrow.Table.from_pandas`, in pandas' metadata.
     """
     values: dict[str, Any] = {}
     with suppress(ValueError, TypeError, AttributeError):  # the metadata of pandas is not valid

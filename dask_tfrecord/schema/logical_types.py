@@ -254,7 +254,7 @@ _FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
 
 
 def arrow_type(given: Any) -> pa.DataType:
-    """Return the Arrow type for a type of Arrow, pandas, NumPy or Python, or for the name of a type.
+    """Return the Arrow type for an Arrow, pandas, NumPy or Python type, or for a type's name.
 
     Parameters
     ----------

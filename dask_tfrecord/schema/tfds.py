@@ -161,7 +161,7 @@ def _translations(
 
 
 def class_node(kind: str, **content: Any) -> dict[str, Any]:
-    """Return a node of ``features.json`` for a class of TFDS, such as "scalar.Scalar"."""
+    """Return a node of ``features.json`` for a TFDS class, such as "scalar.Scalar"."""
     return {"pythonClassName": f"tensorflow_datasets.core.features.{kind}", **content}
 
 

@@ -1,4 +1,4 @@
-"""Open files through the caches of fsspec, such as ``simplecache``.
+"""Open files through fsspec's caches, such as ``simplecache``.
 
 Listings and metadata never come from a cache. If the copy of a file does not have the listed size, the file
 does not come from the cache, either.
@@ -41,7 +41,7 @@ def open_cached(cache: AbstractFileSystem, path: str, size: int | None) -> Any:
             if size is None or now == size:
                 return _SharedBlocks(file, lock) if isinstance(file, AbstractBufferedFile) else file
             file.close()
-        except Exception as error:  # the caches of fsspec raise exceptions of many classes, such as TypeError
+        except Exception as error:  # fsspec's caches raise exceptions of many classes, such as TypeError
             logger.debug(
                 "%s reads the file without its cache (%s)", type(cache).__name__, type(error).__name__
             )

@@ -188,7 +188,7 @@ def _endpoint(error: BaseException) -> str:
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    # Exceptions of aiohttp have the attributes `host` and `port`. Exceptions of Azure contain an exception of
+    # Exceptions of aiohttp have the attributes `host` and `port`. Azure's exceptions contain an exception of
     # aiohttp.
     error = getattr(error, "inner_exception", None) or error
     host, port = getattr(error, "host", None), getattr(error, "port", None)

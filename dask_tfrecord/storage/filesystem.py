@@ -169,7 +169,7 @@ def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
 
 
 def source_of(fs: AbstractFileSystem) -> AbstractFileSystem:
-    """Return the filesystem that a cache of fsspec reads from. Return any other filesystem itself."""
+    """Return the filesystem that an fsspec cache reads from. Return any other filesystem itself."""
     if not isinstance(fs, CachingFileSystem):
         return fs
     source = source_of(fs.fs)
@@ -243,9 +243,9 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
 def check_writable(fs: AbstractFileSystem) -> None:
     """Raise DestinationError if a filesystem cannot create files atomically.
 
-    Caches and archives cannot create files atomically. The filesystems of pyarrow, except local disks and
-    HDFS, can neither discard an upload nor create an object exclusively. The filesystem of obstore takes a
-    request for exclusive creation and replaces the object.
+    Caches and archives cannot create files atomically. pyarrow's filesystems, except local disks and HDFS,
+    can neither discard an upload nor create an object exclusively. obstore's filesystem accepts a request for
+    exclusive creation, but replaces the object.
     """
     if any(kind.__module__.startswith("obstore.") for kind in type(fs).__mro__):
         raise DestinationError(

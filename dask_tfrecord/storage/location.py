@@ -66,7 +66,7 @@ class Location:
     root: str
     # Lists the files instead of the store, and knows to which paths they were moved.
     version: Version | None = None
-    # A cache of fsspec on top of ``fs``. Only `open` and `read_ranges` use it.
+    # An fsspec cache on top of ``fs``. Only `open` and `read_ranges` use it.
     cache: AbstractFileSystem | None = None
     # A cache of blocks on a local disk.
     block_cache: BlockCache | None = field(default=None, compare=False)
@@ -160,8 +160,8 @@ class Location:
         return [*self.infos(directory)]
 
     def infos(self, directory: str) -> dict[str, Info | None]:
-        """Map each name in a directory below the root to the info of fsspec, or to None if the store lists
-        only names. The listing does not come from a cache. A missing directory has no names.
+        """Map each name in a directory below the root to fsspec's info, or to None if the store lists only
+        names. The listing does not come from a cache. A missing directory has no names.
         """
         # Over HTTP, fsspec would list a file as a directory.
         if "://" in self.root and not self.root.endswith("/"):
@@ -420,7 +420,7 @@ class Location:
 
     def _read_in_order(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         paths, starts, stops = ([one[at] for one in ranges] for at in range(3))
-        # A file of pyarrow cannot seek to the start of a range, not even to 0, unless it is asked to.
+        # A pyarrow file cannot seek to the start of a range, not even to 0, unless asked to.
         options = {"seekable": True} if isinstance(self.fs, ArrowFSWrapper) else {}
         return [*self.fs.cat_ranges(paths, starts, stops, on_error="raise", **options)]
 
@@ -442,7 +442,7 @@ class Location:
 
     def _read_start(self, path: str, count: int) -> bytes:
         """Return the first ``count`` bytes of a file, or the whole file if it is shorter."""
-        # A web server may send the whole file for the request of a range. A file of pyarrow cannot seek, not
+        # A web server may send the whole file for the request of a range. A pyarrow file cannot seek, not
         # even to its start.
         streams = is_web(self.fs)
         if streams or isinstance(self.fs, ArrowFSWrapper):

@@ -43,7 +43,7 @@ def _user_pattern(ends: str) -> re.Pattern[str]:
     """
     name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
     host_with_port = rf"(?:{name}@)?(?:\[[^]/?#@{ends}]*\]|{name}):\d{{0,5}}[/?#]"
-    # Keys of AWS may begin with a slash.
+    # AWS keys may begin with a slash.
     host_with_port = rf"(?<!s3://)(?<!s3a://)(?<!gs://)(?<!gcs://){host_with_port}"
     # In Azure URLs, the text before `@` is the container, not a user. Names of buckets contain no colon, but
     # ARNs do.

@@ -166,7 +166,7 @@ class SFTP(SFTPFileSystem):
         return _File(self, path, mode)
 
     def rm_file(self, path: str) -> None:
-        """Remove a file, a link or, as the method of fsspec does, an empty directory."""
+        """Remove a file, a link or, as fsspec's method does, an empty directory."""
         path = self._strip_protocol(path)
         try:
             self.ftp.remove(path)
@@ -268,7 +268,7 @@ class _File:
         return count
 
     def _read(self, view: memoryview) -> int:
-        """Read as paramiko's `readv` does, but in the calling thread, which holds the lock."""
+        """Read like paramiko's `readv`, but in the calling thread, which holds the lock."""
         client, answers = self._file.sftp, _Answers()
         starts = range(0, len(view), _REQUEST)
         sizes = [min(_REQUEST, len(view) - start) for start in starts]

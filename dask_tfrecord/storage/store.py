@@ -406,7 +406,7 @@ class LocalStore(RenamingStore):
 
     @property
     def _is_plain(self) -> bool:
-        """True if the much faster functions of the operating system can replace the methods of fsspec."""
+        """True if the much faster functions of the operating system can replace fsspec's methods."""
         return type(self.fs) is LocalFileSystem
 
     def public(self, path: str | None = None) -> str:

@@ -70,7 +70,7 @@ class _Uploader(ABC):
 
 
 class _ParallelUploader(_Uploader):
-    """Send the parts by coroutines on the thread of fsspec, which alone runs the asynchronous methods."""
+    """Send the parts by coroutines on fsspec's thread, which alone runs the asynchronous methods."""
 
     def __init__(self, fs: Any, path: str) -> None:
         self._fs, self._path = fs, path
@@ -89,7 +89,7 @@ class _ParallelUploader(_Uploader):
         return self._run(self._complete())
 
     def abort(self) -> None:
-        if not sys.is_finalizing():  # otherwise the thread of fsspec has ended
+        if not sys.is_finalizing():  # otherwise fsspec's thread has ended
             self._run(self._abort()).result()
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
@@ -213,7 +213,7 @@ class _AzureUploader(_ParallelUploader):
 
 
 class _OtherUploader(_Uploader):
-    """Write a file of fsspec in a thread: one part is sent while the caller writes the next one."""
+    """Write an fsspec file in a thread: one part is sent while the caller writes the next one."""
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         self._fs, self._path = fs, path

@@ -1,5 +1,5 @@
 """Define the command `dask-tfrecord`, which is also available as `dask tfrecord`. The module of a subcommand
-is imported only when the subcommand is used.
+is imported only when it is used.
 
 Dask imports this module each time its own command line starts, for example when it starts a worker.
 `pyproject.toml` installs this folder as a separate package, because importing any module of the package
@@ -65,7 +65,7 @@ _BROKEN_PIPE = 141
 
 
 class LazyGroup(click.Group):
-    """A command group that imports a subcommand only when the subcommand is used."""
+    """A command group that imports a subcommand only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

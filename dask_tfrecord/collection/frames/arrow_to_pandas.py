@@ -18,7 +18,7 @@ from dask_tfrecord.schema.logical_types import innermost, is_binary, is_list, is
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
 # The pandas function that creates a DataFrame from arrays without copying the arrays. Only pandas 3 has
-# `create_dataframe_from_blocks`, which the type stubs of pandas do not declare.
+# `create_dataframe_from_blocks`, which pandas' type stubs do not declare.
 _from_blocks: Any = getattr(getattr(pd.api, "internals", None), "create_dataframe_from_blocks", None)
 
 # The integer that NumPy interprets as NaT in every unit. In Arrow, -(2**63) is a valid time or duration.

@@ -209,7 +209,7 @@ _TOTAL_ORDER: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]]
 
 _MIRRORED: dict[Operator, Operator] = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-# Values of the option ``null_matching_behavior`` of Arrow's function ``is_in``.
+# Values of the option ``null_matching_behavior`` of Arrow's ``is_in``.
 _MATCH_NULLS, _SKIP_NULLS = 0, 1
 
 

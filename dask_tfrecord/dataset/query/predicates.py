@@ -246,7 +246,7 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A filter of pandas that is equivalent to an unknown element of ``candidates``.
+    """A pandas filter that is equivalent to an unknown element of ``candidates``.
 
     If ``candidates`` is empty, the filter may be equivalent to any predicate. `mask` raises TypeError,
     because only pandas can apply the filter.

@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 
 
 class Choice(NamedTuple):
-    """The choice of what to read for a split, and the reason for the choice.
+    """The choice of what to read for a split, and its reason.
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
     ``known`` contains the requested rows of the columns that `ColumnReads.choose` has read. ``fetch``
@@ -396,7 +396,7 @@ def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
 
 
 def _without_column_file(split: Split, columnar: Columnar | None) -> str:
-    """Explain why no column file is known for a split. Say no more than what is true of each such file."""
+    """Explain why no column file is known for a split. State only what is true of each such file."""
     if columnar is None:
         return "column files are found only with a snapshot"
     problem = "the file has no column file"

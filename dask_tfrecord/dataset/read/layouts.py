@@ -287,7 +287,7 @@ class FoundSplits:
         )
 
     def _glob(self, name: str) -> str | None:
-        """Return a glob that matches only the files of one split, or None if no such glob is found."""
+        """Return a glob that matches only the files of one split, or None if none is found."""
         paths = self.listing.files.paths
         own = {path for path, split in zip(paths, self.names, strict=True) if split == name}
         if not own:
@@ -449,9 +449,9 @@ def choose_files(
 
     ``known`` contains the value of the partition column ``split`` for each file. If it is None, the layout of
     the directories determines the splits. For a directory with a complete dataset, ``wanted=None`` means
-    "all". For other paths, it raises an error if the layout has several splits, and only warns if plain
-    directory names such as "train" are the only sign of them. Warn about files in a TFDS directory that are
-    not read because the description does not list them.
+    "all". For other paths, it raises if the layout has several splits, and only warns if plain directory
+    names such as "train" are the only sign of them. Warn about files in a TFDS directory that are not read
+    because the description does not list them.
 
     Raise TFRecordError if one path leads to several datasets, or if ``wanted`` names an unknown split. Raise
     TFRecordError if ``wanted`` is None and one path leads to several splits. Raise CorruptRecordError if the

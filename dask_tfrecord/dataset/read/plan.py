@@ -541,9 +541,9 @@ def plan(opened: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> R
     """Divide the files of ``opened`` into the partitions that tasks read. In ``opened``, each file is one
     partition.
 
-    Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
-    files can be split. Small files share partitions. If all files of a version are read, divide them only
-    when they are needed.
+    Leave out files in which no row can pass the filters. Find record boundaries in large files, so that they
+    can be split. Small files share partitions. If all files of a version are read, divide them only when they
+    are needed.
     """
     whole, predicate = opened.partitions, None
     if request.filters is not None:

@@ -16,7 +16,7 @@ from dask_tfrecord.storage.paths import PathLike, is_http, name_of, parent_of
 from dask_tfrecord.storage.redaction import without_credentials
 from dask_tfrecord.storage.store import Store
 
-# The suffixes of protobuf files in the text format and in the binary format.
+# The suffixes of files in protobuf's text format and in the binary format.
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".textpb", ".txtpb", ".prototxt")
 _BINARY_SUFFIXES = (".pb", ".binpb", ".binarypb")
 

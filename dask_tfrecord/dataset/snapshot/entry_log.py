@@ -327,7 +327,7 @@ def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def between_places(
     places: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], end: int
 ) -> npt.NDArray[np.int64] | None:
-    """Return ``counts[i]`` new places for each ``i``: ``starts[i]``, and others before the next known place.
+    """Return ``counts[i]`` new places for each ``i``: ``starts[i]`` and others before the next known place.
 
     Return None if there are too few places. ``end`` follows all places.
     """

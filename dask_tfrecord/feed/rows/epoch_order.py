@@ -560,7 +560,7 @@ def _share(sequences: int, total: int, limit: int) -> int:
 
 
 def checked_shuffle(shuffle: Any, seed: Any) -> Shuffle | None:
-    """Return the kind of shuffle, or None if the rows are not shuffled. True stands for "buffer"."""
+    """Return the kind of shuffle, or None if there is none. True stands for "buffer"."""
     if arguments.seed_of(shuffle, seed, get_args(Shuffle)) is None:
         return None
     return "blocks" if shuffle == "blocks" else "buffer"

@@ -340,7 +340,7 @@ class LookAhead(Generic[Rows]):
         one.all_rows += rows.num_rows
 
     def _finish(self, first: _Ahead[Rows], rows: Rows | BaseException | None) -> _Ahead[Rows] | None:
-        """Make the last rows of a piece ready, for all slices that need it.
+        """Prepare the last rows of a piece for all slices that need it.
 
         Return the next piece for this thread to read.
         """

@@ -411,7 +411,7 @@ class RecordBuffers:
             del self._kept[oldest]
 
     def _mapped_records(self, store: Store, unit: int) -> Records | None:
-        """Return the records of a `Unit` from the memory-mapped file, or None if the file is not mapped."""
+        """Return the records of a `Unit` from the memory-mapped file, or None if it is not mapped."""
         offsets = self.offsets[unit]
         if offsets is None:
             return None

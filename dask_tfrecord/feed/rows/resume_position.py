@@ -398,7 +398,7 @@ def begin_sequences(
 ) -> Beginning:
     """Return the remaining rows of the sequences that a shard reads, of ``count`` in total.
 
-    ``whole`` returns all rows of a sequence, given its index. ``size`` counts the rows that remain of a
+    ``whole`` returns all rows of a sequence, given its index. ``size`` counts the remaining rows of a
     sequence. ``begun`` are the states from which the iteration continues.
     """
     own = range(shard[0], count, shard[1])
