@@ -54,7 +54,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     TFRecordError
         If the argument is not a Dask collection.
     FileChangedError
-        If a file of another tool, of which a column file would be read, has another size or is missing.
+        If a file of another tool, whose column file would be read, has a different size or is missing.
 
     Examples
     --------

@@ -221,7 +221,7 @@ class Maintenance(OpenedPath):
             If the directory has no snapshot, or if the dataset does not have this version. The error then
             lists its versions.
         CorruptRecordError
-            If a file that the newest version does not list is missing, or has another size.
+            If a file that the newest version does not list is missing, or has a different size.
         FileChangedError
             If a different file now exists at the path of a file of the version, or if the version expires
             during the call.
@@ -510,7 +510,7 @@ class Maintenance(OpenedPath):
             contains, another dataset.
         CorruptRecordError
             If a record is damaged, or if `to_tfrecord` has written some of the files, and a file is missing
-            or has another size. `verify` reports all damage, and `repair` drops missing files.
+            or has a different size. `verify` reports all damage, and `repair` drops missing files.
         SchemaError
             If a value in a record does not fit its column. `verify` reports all such values.
 

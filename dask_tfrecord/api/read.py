@@ -268,8 +268,8 @@ def read_tfrecord(
     FileNotFoundError
         If the path matches no file, if a link is broken, or if the dataset has no such ``version``.
     FileChangedError
-        If a file of the dataset is missing or has another size (checked on a local disk, for at most 1,000
-        files). Computing a partition raises if one of its files is missing, has another size or other
+        If a file of the dataset is missing or has a different size (checked on a local disk, for at most
+        1,000 files). Computing a partition raises if one of its files is missing, has a different size or
         content, or was removed by a write after the read was planned.
     CorruptRecordError
         If a sampled record is damaged. Damage to any other record raises when its partition is read.

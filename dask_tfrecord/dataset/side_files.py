@@ -1,6 +1,6 @@
 """Recognise files of other formats beside the data files, such as scripts, notes, indexes and images.
 
-A file is left out only if its name differs from the names of data files and its first bytes are no record.
+A file is left out only if its name differs from the names of data files and its first bytes are not a record.
 """
 
 import logging
@@ -67,7 +67,7 @@ def data_only(
     """Return a file list without the files that are not TFRecord files.
 
     All files with the same suffix are kept or left out together, and so are all files without a suffix,
-    except those with a name such as README. Files with a suffix are left out if their first bytes are no
+    except those with a name such as README. Files with a suffix are left out if their first bytes are not a
     record, files without a suffix only if their first bytes are those of another known format. If the list
     contains no data file, only files whose names and first bytes both show another format are left out, and
     at least one file is kept.

@@ -163,7 +163,8 @@ class ArrowDataset(pads.FileSystemDataset):
             batch_size,
         )
 
-    # pyarrow's own methods give no advice for a filter that is no expression, and `head` truncates floats.
+    # pyarrow's own methods give no advice for a filter that is not an expression, and `head` truncates
+    # floats.
 
     def to_table(self, *args: Any, **kwargs: Any) -> pa.Table:
         return self.scanner(*args, **kwargs).to_table()

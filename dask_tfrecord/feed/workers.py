@@ -195,7 +195,7 @@ class WorkerStatistics:
         self._rows = torch.zeros(_MAX_WORKERS, len(_TYPES), dtype=torch.float64).share_memory_()
 
     def put(self, counted: Batches | RecordTable) -> None:
-        """Store the statistics of an object in this worker. In a process that is no worker, do nothing."""
+        """Store the statistics of an object in this worker. In a process that is not a worker, do nothing."""
         info = get_worker_info()
         if info is not None and info.id < _MAX_WORKERS:
             self._count[0], statistics = info.num_workers, counted.statistics

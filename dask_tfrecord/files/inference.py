@@ -103,7 +103,7 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is no protobuf message of any type, so that records can be read only as bytes."""
+        """True if a record is not a protobuf message, so that records can be read only as bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property

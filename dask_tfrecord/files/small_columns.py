@@ -95,7 +95,7 @@ class SmallColumns:
         if self._added and self._added[-1][1][-1] >= self._next_step:
             self._measure()
             self._wait()
-        # The sizes are computed later, because most files have no small column or are no large files.
+        # The sizes are computed later, because most files have no small column or are not large.
         if self._features:
             self._added.append((rows, offsets))
 

@@ -120,7 +120,7 @@ def calling(
 
 
 def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the path among the arguments of a call, without secrets, or None if there is no path."""
+    """Return the path among the arguments of a call, without secrets, or None if there is none."""
     arguments = given.bind_partial(*args, **kwargs).arguments
     owner = arguments.get("self")  # the argument `self` is a `Writer` or a `Dataset`
     path = arguments.get("path", arguments.get("source", getattr(owner, "_root", None)))

@@ -75,7 +75,7 @@ def _in_feature_lists(item: Field) -> Field:
 def in_feature_lists(schema: Schema, names: Sequence[str]) -> Schema:
     """Return a schema in which feature lists store the list columns ``names``.
 
-    Raise SchemaError if a column does not exist, or is no list.
+    Raise SchemaError if a column does not exist, or is not a list.
     """
     for item in schema.select(names).fields:
         if item.name not in schema.names or not is_list(item.type):

@@ -171,7 +171,7 @@ def _azure_refusal(error: Any, path: str | None) -> OSError | None:
 
 
 def s3_answer(error: BaseException) -> dict[str, Any]:
-    """Return the answer of S3 to the request that failed, or {} for a failure of another kind."""
+    """Return S3's answer to the failed request, or {} for a different kind of failure."""
     answer = getattr(error.__cause__, "response", None)  # exceptions of s3fs are caused by those of botocore
     return answer if isinstance(answer, dict) else {}
 

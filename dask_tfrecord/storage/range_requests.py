@@ -1,8 +1,8 @@
 """Request ranges of files from remote stores.
 
 Every request for a range of a remote file is sent by this module, if the filesystem is asynchronous. The
-requests run on the event loop of fsspec, without threads. A request that fails for a passing reason, such as
-a lost connection, is repeated alone after a pause. The answer of a store says which version of the file it
+requests run on the event loop of fsspec, without threads. A request that fails for a temporary reason, such
+as a lost connection, is repeated alone after a pause. The answer of a store says which version of the file it
 belongs to (an ETag), and how large the file is, so that no other request has to ask. The module uses private
 names of s3fs, gcsfs, adlfs and fsspec, and was checked with s3fs 2026.9, gcsfs 2026.10, adlfs 2026.8 and
 fsspec 2026.9.
@@ -239,7 +239,7 @@ async def _fetch_all(
 
 
 async def _fetch(fs: AbstractFileSystem, wanted: ByteRange, counts: RequestCounts) -> Answer:
-    """Request a range. If the request fails for a passing reason, repeat it."""
+    """Request a range. If the request fails for a temporary reason, repeat it."""
     send, began = _sender(fs), monotonic()
     for pause in (*_PAUSES, None):
         counts.add(requests=1)

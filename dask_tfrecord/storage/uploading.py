@@ -1,8 +1,8 @@
 """Upload files to object stores. Several full parts are sent at a time, while the caller continues to write.
 
 A file appears when its upload is completed, and an upload that is not completed is aborted. The libraries of
-the stores repeat requests that fail for a passing reason, each part individually. `abort` aborts the uploads
-that other processes left.
+the stores repeat requests that fail for a temporary reason, each part individually. `abort` aborts the
+uploads that other processes left.
 """
 
 import asyncio

@@ -147,7 +147,7 @@ def holds_set(value: Any) -> bool:
 
 
 def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
-    """Return a struct type with the keys of all dicts, or None if no struct type holds all objects."""
+    """Return a struct type with the keys of all dicts, or None if none holds all objects."""
     if set(map(type, objects)) != {dict}:
         return None
     keys = dict.fromkeys(chain.from_iterable(objects))

@@ -44,8 +44,8 @@ def restore_version(store: Store, version: int) -> Snapshot:
 
     If ``version`` is the newest version, commit nothing. Return the newest snapshot. Raise FileNotFoundError
     if there is no such version. Raise CorruptRecordError if a file that the newest version does not list is
-    missing, or has another size. Raise ConcurrentWriteError if another write changes the rows of the dataset
-    at the same time.
+    missing, or has a different size. Raise ConcurrentWriteError if another write changes the rows of the
+    dataset at the same time.
     """
     newest, older = (open_version(store, number, reads_files=True) for number in (None, version))
     if version == newest.number:

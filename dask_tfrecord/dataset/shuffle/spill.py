@@ -33,7 +33,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
 
 # Rows are shuffled in one round if the round needs at most this many sections. Writing and reading one
-# section takes as much processor time as moving about 50 KB of rows through a second round.
+# section takes as much CPU time as moving about 50 KB of rows through a second round.
 _MOST_SECTIONS = 1 << 18
 
 

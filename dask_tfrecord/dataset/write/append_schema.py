@@ -74,7 +74,7 @@ def merged_schema(
     Columns that only the dataset has are null in the new rows. If a column of the dataset contains only
     nulls, the column gets the type of the new rows. A decimal column gets enough digits for both. If
     ``adds_columns`` is True, new columns follow those of the dataset, and columns may get wider types. If
-    ``adds_columns`` is False, raise a SchemaError for a column that is new or has another type. If
+    ``adds_columns`` is False, raise a SchemaError for a column that is new or has a different type. If
     ``is_overtaken`` is True, the rows may have narrower types than the dataset, because another append may
     have widened a column in the meantime. If the rows cannot be appended, raise a SchemaError that names the
     difference.

@@ -591,7 +591,7 @@ def partition_directories(rows: FileList, partitioning: Sequence[Field]) -> list
 def _with_groups(
     newest: Snapshot, files: FileList, groups: Sequence[Group], changed: FileList | None
 ) -> EntryLog:
-    """Return the log in which new files take the place of the first file that their group replaces.
+    """Return the log in which new files get the place of the first file that their group replaces.
 
     Each new file gets the highest version of the files that its group replaces. ``newest`` lists all replaced
     files, and ``files`` lists the new files. A file is in at most one group. ``changed`` contains other

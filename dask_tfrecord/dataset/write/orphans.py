@@ -106,8 +106,8 @@ def _unlisted_files(
     The result does not include files in the staging directory. ``listed`` contains paths relative to the
     root. The result contains the open runs ``runs``, and those that the newest version knows: a task of a
     committed run may have uploaded a file after the commit. If a data file's name contains the id of any
-    other run, the file was copied here. A file in a directory that is no partition directory may belong to a
-    copy of the dataset.
+    other run, the file was copied here. A file in a directory that is not a partition directory may belong to
+    a copy of the dataset.
     """
     columns = [f"{COLUMNS}/{name}" for name in listing.names(COLUMNS)]
     present = list_directory(listing).names

@@ -399,7 +399,7 @@ def publish_files(run: WriteRun, files: FileList, attempts: Mapping[str, str], p
     ``attempts`` maps the paths of staged files to `FileEntry.attempt`. Raise ConcurrentWriteError if a file
     of the run no longer exists, for example because another attempt has found a conflict and removed it, or
     if another attempt has published other rows under the same name. Raise DestinationError if the filesystem
-    stores a partition directory under another name.
+    stores a partition directory under a different name.
     """
     store = run.store
     names = listed_paths(files)

@@ -184,7 +184,7 @@ def checked_until(until: Any) -> Until:
 
 
 def _shared_schema(names: Sequence[str], plans: Sequence["Plan"]) -> Schema:
-    """Return the columns of the first source. Raise if another source has other columns, or other types."""
+    """Return the columns of the first source. Raise if the sources have different columns or types."""
     first: Schema = plans[0].source.schema
     for name, plan in zip(names, plans, strict=True):
         schema: Schema = plan.source.schema

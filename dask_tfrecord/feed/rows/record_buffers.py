@@ -215,7 +215,7 @@ class RecordBuffers:
         self._kept_bytes = 0
         # Maps the path of each file of another tool to the time at which the file was last found unchanged.
         self._seen: dict[str, float] = {}
-        # Maps the path of each file that has another stamp than before, but the same content, to this stamp.
+        # Maps the path of each file whose stamp has changed, but not its content, to the new stamp.
         self._stamps: dict[str, str] = {}
 
     def usable_after_fork(self) -> "RecordBuffers":
@@ -391,7 +391,7 @@ class RecordBuffers:
         return first._replace(stop=run[-1].stop, stamp=stamp)
 
     def _accept_stamps(self, store: Store, files: Iterable[FileInfo]) -> None:
-        """Accept files of other tools that have another stamp than in the snapshot, but the same content.
+        """Accept files of other tools whose stamp differs from the snapshot, if their content is the same.
 
         Raise FileChangedError if the content of a file may be another.
         """
