@@ -220,7 +220,7 @@ class TFRecordError(ValueError):
         return _with_fields, (type(self), self.fields())
 
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
-        """Set the name of the public function or command that raises this error, and return the error.
+        """Set the name of the public function or command that raises this error, and return it.
 
         ``accepts`` returns True for a remedy that the named function or command accepts. Remedies that only
         ``self.function`` accepts become `other_remedies`. Remedies that neither function accepts are dropped.

@@ -47,8 +47,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     """Read a dataset, describe its files and columns, and manage its versions.
 
     `open_dataset` returns this object. All its reads see the version that was opened, or without a snapshot,
-    the files that were found. After one of its methods has committed a version, they see this version. A
-    `Dataset` can be pickled, and threads may share it.
+    the files that were found. After one of its methods has committed a version, they see it. A `Dataset` can
+    be pickled, and threads may share it.
 
     The class extends `pyarrow.dataset.Dataset`, whose methods `to_table`, `to_batches`, `head`, `take`,
     `count_rows`, `scanner`, `filter` and `get_fragments` work here as well. Methods that Arrow implements in

@@ -63,8 +63,7 @@ def _open_client(
                 n_workers=workers,
                 threads_per_worker=threads,
                 dashboard_address=None,
-                # Workers need not log the error of a failed task, because the error is raised in this
-                # process.
+                # Workers need not log the error of a failed task, because it is raised in this process.
                 silence_logs=logging.CRITICAL,
             )
             stack.enter_context(scheduler)

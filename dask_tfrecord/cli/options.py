@@ -223,7 +223,7 @@ def _size(text: str) -> str:
 
 
 def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Store the paths of a command for error messages, and return the paths.
+    """Store the paths of a command for error messages, and return them.
 
     A single path is not returned as a list, because a directory in a list is read without its snapshot.
     """
@@ -547,7 +547,7 @@ def several(name: str, metavar: str) -> click.Argument:
 
 PATHS = several("path", "PATH...")
 PATH = click.Argument(["path"], callback=noted, type=LOCAL)
-# A codec is detected, so no command has an option for the codec of the files that it reads.
+# Codecs are detected, so no command has an option for the input's codec.
 _READ_KEYWORDS = [name for name in keywords_of(dask_tfrecord.open_dataset) if name != "compression"]
 READ = of(dask_tfrecord.read_tfrecord, *_READ_KEYWORDS)
 STORE = of(dask_tfrecord.read_tfrecord, "storage_options")

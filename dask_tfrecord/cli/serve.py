@@ -63,7 +63,7 @@ def _serve_flight(path: str, address: str, how: dict[str, Any]) -> None:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
         # Wait in a loop that Ctrl+C interrupts. The method `wait` of the server ignores Ctrl+C. A wait
-        # without a time limit would miss a Ctrl+C that comes just before the wait.
+        # without a time limit would miss a Ctrl+C that comes just before it.
         while not threading.Event().wait(1):
             pass
     finally:
@@ -73,7 +73,7 @@ def _serve_flight(path: str, address: str, how: dict[str, Any]) -> None:
 def _close_flight(server: Any) -> None:
     """Close the server.
 
-    If a client does not read its stream, end the process, because pyarrow cannot end the stream.
+    If a client does not read its stream, end the process, because pyarrow cannot end it.
     """
     closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
     closing.start()

@@ -487,7 +487,7 @@ def find_record(
 
     A record counts as proven if both of its checksums are correct, and if the end of the file or a length
     with a correct checksum follows. Pass ``lenient=True`` after damage: a record then counts as proven even
-    if either its payload or the bytes after the record are damaged.
+    if either its payload or the bytes after it are damaged.
     """
     return FoundRecord(
         *_kernel.find_record(

@@ -236,7 +236,7 @@ class StreamDecompressor:
         return 0
 
     def _next_stream(self) -> Any:
-        """Start and return the next stream of the file, or return None at the end of the file."""
+        """Start and return the next stream of the file, or return None at its end."""
         if self._single and self._streams:
             return None
         data = self._take()
@@ -278,7 +278,7 @@ class StreamDecompressor:
         return content
 
     def _take(self) -> bytes:
-        """Return the next compressed bytes of the file, or empty bytes at the end of the file."""
+        """Return the next compressed bytes of the file, or empty bytes at its end."""
         data, self._unread = self._unread, b""
         return data or bytes(self._buffer[: self._readinto(self._buffer)])
 

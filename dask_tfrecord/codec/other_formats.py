@@ -9,8 +9,8 @@ LOOK_BYTES = 512
 
 class OtherFormat(NamedTuple):
     """A file format. ``name`` completes the sentence "it looks like ...", and ``advice`` says how to read the
-    format, if the format holds data. If ``may_be_data`` is True, the file may hold records that are lost or
-    cannot be read.
+    format, if it holds data. If ``may_be_data`` is True, the file may hold records that are lost or cannot be
+    read.
     """
 
     name: str

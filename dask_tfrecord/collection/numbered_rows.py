@@ -142,8 +142,8 @@ class NumberedRows:
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-        """Call a function once with all parts, or split the parts into groups and call the function on each
-        group in a Dask task. Join the results.
+        """Call a function once with all parts, or split the parts into groups and call it on each group in a
+        Dask task. Join the results.
         """
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)

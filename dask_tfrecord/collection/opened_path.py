@@ -104,7 +104,7 @@ class OpenedPath:
         """Return the keywords with which the path was opened, for a method that processes all rows of the
         newest version.
 
-        Raise if a keyword restricts or changes the rows, unless ``accepted`` contains the keyword.
+        Raise if a keyword restricts or changes the rows, unless ``accepted`` contains it.
         """
         keywords = {name: value for name, value in self._keywords.items() if value is not None}
         for name in (*(["columns"] if self._names is not None else []), *keywords):

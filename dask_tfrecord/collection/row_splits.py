@@ -65,8 +65,8 @@ def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.A
 def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.NDArray[np.float64]:
     """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
 
-    The hash depends on the values in the columns, but not on the types of the columns. Without columns, the
-    hash depends on the seed and on the id of the row.
+    The hash depends on the values in the columns, but not on their types. Without columns, the hash depends
+    on the seed and on the id of the row.
     """
     if not columns:
         rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
@@ -88,7 +88,7 @@ def _random_number(seed: int) -> np.uint64:
 
 
 def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
-    """Convert a column to strings, or to bytes if the column is binary. A null becomes an empty string."""
+    """Convert a column to strings, or to bytes if it is binary. A null becomes an empty string."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):

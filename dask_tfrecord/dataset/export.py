@@ -213,7 +213,7 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
     if item.form is not None:
         return _formed_feature(snapshot, item, item.form)
     if item.is_struct:
-        # A record may contain the struct's marker but no values of the struct's fields.
+        # A record may contain the struct's marker but no values of its fields.
         if all(_nulls(snapshot, leaf) for leaf in item.leaves):
             problem = "TensorFlow Datasets has no nulls, and all fields of the struct may be null"
             advice = "fill the nulls, or write the dataset without the column"

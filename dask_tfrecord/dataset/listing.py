@@ -1,4 +1,4 @@
-"""List the files that paths, globs and directories specify, without opening the files.
+"""List the files that paths, globs and directories specify, without opening them.
 
 A listing leaves out hidden files. If a path specifies no files, the module looks up the reason only for the
 error message.
@@ -110,7 +110,7 @@ class Listing(NamedTuple):
     described: frozenset[str] = frozenset()
 
     def keep(self, files: FileList) -> "Listing":
-        """Return a listing of only ``files``, all of which must be files of this listing."""
+        """Return a listing of only ``files``, all of which must be in this listing."""
         if len(files) == len(self.files):
             return self
         mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
@@ -136,9 +136,8 @@ def list_files(
 
     The files in a directory (at any depth), and the files that match a glob, are sorted by path. Paths in a
     list keep their order. An existing path is used literally, even if it contains glob characters. As in
-    Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed the file's full name.
-    A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not
-    hidden.
+    Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed its full name. A name
+    that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not hidden.
 
     Raise FileNotFoundError if a path specifies no file. If ``may_lack_files`` is True, a directory with a
     metadata file of TensorFlow Datasets needs no other file. Raise TFRecordError for paths on different
@@ -203,7 +202,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store, with a slash appended to its root if the root is an HTML page with links."""
+    """Return the store, with a slash appended to its root if that is an HTML page with links."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -349,7 +348,7 @@ def _is_page(info: dict[str, Any]) -> bool:
 
 
 def _glob(store: Store, pattern: str) -> _Match:
-    """List the files that match a glob, and the files below directories that match the glob."""
+    """List the files that match a glob, and those below directories that match it."""
     found: dict[str, Any] = {}
     described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)

@@ -57,7 +57,7 @@ def snapshot_path(number: int) -> str:
 
 def column_file_path(run: str, number: int, file: int | None = None) -> str:
     """Return the path of column file ``number`` of a run. ``file`` is the index of a data file of its task if
-    the column file is about this data file only.
+    the column file is about this one only.
     """
     more = "" if file is None else f"-{file:05d}"
     return f"{COLUMNS}/{run}-{number:05d}{more}.parquet"

@@ -1,4 +1,4 @@
-"""Count what the batches of a feed cost, and log if a program waits for the batches."""
+"""Count the cost of a feed's batches, and log if a program waits for them."""
 
 import logging
 from collections.abc import Iterable

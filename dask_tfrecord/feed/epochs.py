@@ -75,7 +75,7 @@ class Epochs:
     again that it continues. At the end of an epoch, nothing of it remains, so the iteration is empty.
 
     Worker processes have copies of the object. A choice in one process reaches all processes through
-    ``shared``, and each process adopts the choice when its next iteration begins.
+    ``shared``, and each adopts it when its next iteration begins.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class Epochs:
         return sealed({"epoch": epoch, "states": list(states), "ended": ended, "following": following})
 
     def load(self, states: Sequence[State], owner: str, worker: int | None = None) -> list[State]:
-        """Continue at the positions of one or several results of `state`, and return the positions.
+        """Continue at the positions of one or several results of `state`, and return them.
 
         If all iterations had ended, begin the following epoch. A worker process that has ended an epoch
         begins the next only after an empty iteration, because other workers may continue the first.

@@ -151,8 +151,8 @@ class _Reader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         start, count = pre_slice or (0, sys.maxsize)
-        # Polars applies the slice before the filters. With a slice, no file may be left out, because the
-        # slice counts all rows.
+        # Polars applies the slice before the filters. With a slice, no file may be left out, because it
+        # counts all rows.
         for table in self._tables(columns, [] if pre_slice else filters):
             first = min(start, table.num_rows)
             rows = min(count, table.num_rows - first)  # `Table.slice` does not limit a table without columns
@@ -179,7 +179,7 @@ def _check_types(columns: pa.Schema) -> None:
 
 
 def _as_arrow(one: FilterExpr) -> pc.Expression | None:
-    """Return a filter as a pyarrow expression, or None if Polars cannot convert the filter."""
+    """Return a filter as a pyarrow expression, or None if Polars cannot convert it."""
     with suppress(Exception):  # Polars raises errors of many classes
         return one.pyarrow_expr
     return None

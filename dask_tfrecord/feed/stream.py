@@ -295,7 +295,7 @@ class StreamServer:
             return self._closing or (passes is not None and self._ended() >= passes)
 
         with self._changed:
-            # A wait without a time limit would ignore an interrupt that arrives just before the wait.
+            # A wait without a time limit would ignore an interrupt that arrives just before it.
             while not self._changed.wait_for(is_over, 1):
                 pass
 

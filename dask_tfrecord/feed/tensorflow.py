@@ -248,7 +248,7 @@ def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapping[str, Any]) -> Array:
     """Copy several columns of one type into the rows of one array."""
-    # TensorFlow copies an array unless the array's memory is aligned like Arrow's buffers.
+    # TensorFlow copies an array unless its memory is aligned like Arrow's buffers.
     buffer = pa.allocate_buffer(len(names) * table.num_rows * tf.as_dtype(dtype).size)
     found = np.frombuffer(buffer, tf.as_dtype(dtype).as_numpy_dtype).reshape(len(names), table.num_rows)
     for row, name in zip(found, names, strict=True):

@@ -281,7 +281,7 @@ class TFRecordBatches(IterableDataset[Any]):
         Raises
         ------
         TFRecordError
-            If the dataset is not a mixture, or if worker processes iterate over the dataset.
+            If the dataset is not a mixture, or if worker processes iterate over it.
         """
         self._refuse_workers()
         return (self._batches or self._open(Start(0))).drawn

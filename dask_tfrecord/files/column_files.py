@@ -1,8 +1,8 @@
 """Read and write column files, which are Parquet files with copies of some columns of data files.
 
 docs/format.md specifies column files. The records are authoritative. If the reader is not certain that a
-column file describes a data file, the reader returns None, and the caller decodes the records. The columns of
-a column file are the features of the records, in the Arrow types that the kernel returns. The same function
+column file describes a data file, it returns None, and the caller decodes the records. The columns of a
+column file are the features of the records, in the Arrow types that the kernel returns. The same function
 converts values from column files and values from decoded records to the types of a schema. The module knows
 nothing about datasets.
 """
@@ -57,11 +57,11 @@ _END_BYTES = 8
 # If two ranges of a remote column file are at most this many bytes apart, one request reads both.
 _GAP_BYTES = 1 << 16
 
-# A row group: the index of the first row, the index after the last row, and the index of the row group in the
-# column file. The row indices are counted from the start of a split.
+# A row group: the indices of the first row, after the last row, and of the row group in the column file. The
+# row indices are counted from the start of a split.
 RowGroup: TypeAlias = tuple[int, int, int]
 
-# A column chunk: the index of the row group, and the index of the column.
+# A column chunk: the indices of the row group and of the column.
 ColumnChunk: TypeAlias = tuple[int, int]
 
 # The size of each stored checksum in bytes.
@@ -140,9 +140,7 @@ class ColumnFileReader:
 
     @contextmanager
     def doubts(self) -> Iterator[None]:
-        """Suppress errors of the ``with`` block. If the column file caused the error, mark the column file as
-        unusable.
-        """
+        """Suppress errors of the ``with`` block. If the column file caused the error, mark it as unusable."""
         try:
             yield
         except SchemaError:  # when the records are decoded later, the error names the record
@@ -272,7 +270,7 @@ class StoredRows:
         return reader.rows_of(entry.path, entry.bytes, entry.crc32c, entry.records)
 
     def read(self, schema: Schema, start: int, stop: int) -> pa.Table | None:
-        """Return the rows in ``range(start, stop)``, which equal the rows decoded from the records.
+        """Return the rows in ``range(start, stop)``, which equal those decoded from the records.
 
         Return None if the column file lacks a column or is damaged, or if a value does not fit its column. If
         the result is None, the caller decodes the records, so that an error about a value names the record.
@@ -418,9 +416,9 @@ def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
     return ColumnFileReader(store, file)
 
 
-# The limits of a row group: the number of rows, the number of bytes, and the number of bytes in each column.
-# Even a read of a few rows reads whole row groups. Only a column of strings, byte strings or lists can reach
-# the limit on the bytes of a column.
+# The limits of a row group: its rows, its bytes, and the bytes in each column. Even a read of a few rows
+# reads whole row groups. Only a column of strings, byte strings or lists can reach the limit on the bytes of
+# a column.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
 _COLUMN_BYTES = 1 << 21
@@ -440,7 +438,7 @@ class _Sink(io.RawIOBase):
         self.bytes = 0
 
     def hold(self) -> io.BytesIO:
-        """Send all further writes to a buffer instead of the file, and return the buffer."""
+        """Send all further writes to a buffer instead of the file, and return it."""
         self._file = held = io.BytesIO()
         return held
 
@@ -578,7 +576,7 @@ class ColumnFileWriter:
             self.written = ColumnFile(self._name, self._sink.bytes + len(checksums), crc32c(footer), names)
 
     def discard(self) -> None:
-        """Close the Parquet writer without writing to the file, because the caller discards the file."""
+        """Close the Parquet writer without writing to the file, because the caller discards it."""
         self._sink.hold()
         self._writer.close()
 
@@ -590,9 +588,9 @@ def create_column_file(
     """Create a column file that appears at its path when the ``with`` block ends. `Store.create` creates the
     file.
 
-    The ``required`` features have a value in each row. Parquet writes and reads a feature faster if the
-    feature is declared to have no nulls. The column file is not flushed to the disk, because a flush takes as
-    long as writing many rows. A power cut can damage a column file that was not flushed.
+    The ``required`` features have a value in each row. Parquet writes and reads a feature faster if it is
+    declared to have no nulls. The column file is not flushed to the disk, because a flush takes as long as
+    writing many rows. A power cut can damage a column file that was not flushed.
     """
     with store.create(columns.path, durable=False) as file:
         writer = ColumnFileWriter(file, columns, required)

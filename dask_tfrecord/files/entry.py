@@ -69,8 +69,8 @@ def is_part(path: str) -> bool:
     return run_of(path) is not None
 
 
-# The maximum size of a block in bytes, before compression. A block exceeds this size only if the block
-# consists of a single larger record.
+# The maximum size of a block in bytes, before compression. A block exceeds this size only if it consists of a
+# single larger record.
 BLOCK_BYTES = 1 << 20
 
 

@@ -19,7 +19,7 @@ from dask_tfrecord.storage.redaction import without_credentials
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The path of a file on its filesystem, and what the store and the snapshot report about the file.
+    """The path of a file on its filesystem, and what the store and the snapshot report about it.
 
     ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. ``stamp`` is empty
     if the store reports no value that changes when the file is rewritten. ``codec`` is "none" for an
@@ -116,9 +116,7 @@ class FileList:
 
     @classmethod
     def joined(cls, lists: Sequence["FileList"]) -> "FileList":
-        """Join lists with the same root. If a list lacks a column, the column is null for the files of that
-        list.
-        """
+        """Join lists with the same root. If a list lacks a column, it is null for the files of that list."""
         return cls(pa.concat_tables([one.rows for one in lists], promote_options="default"), lists[0].root)
 
     def __getstate__(self) -> dict[str, Any]:

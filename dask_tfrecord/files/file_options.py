@@ -12,7 +12,7 @@ from dask_tfrecord.schema.fields import Lossy
 # first bytes.
 ReadCompression = Compression | Literal["infer"] | None
 
-# What to do with a feature that is not in the schema: raise an error, or ignore the feature.
+# What to do with a feature that is not in the schema: raise an error, or ignore it.
 Extra = Literal["raise", "ignore"]
 
 # With "other names", as with a complete schema, a feature that is not in the schema is ignored, unless it has

@@ -51,8 +51,7 @@ class Buffers:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        # NumPy does not fill the buffer with zeros, so a small file uses memory only for a small part of the
-        # buffer.
+        # NumPy does not fill the buffer with zeros, so a small file uses memory only for a small part of it.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
@@ -201,7 +200,7 @@ _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
 # Functions that test for array types whose null count includes all nulls. The null count of a dictionary
-# array omits nulls in the dictionary.
+# array omits nulls in its dictionary.
 _COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
 
 # The type of an array of row indices.

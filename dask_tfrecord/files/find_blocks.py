@@ -1,10 +1,10 @@
 """Find the blocks of large uncompressed files that no snapshot describes.
 
-Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of this record
-may contain whole TFRecord files. Scanning a range yields only a claim: it says where the range's first record
-starts, and where the walk from this record ended. When all ranges are scanned, the claims are checked in
-order, from the start of the file. A claim is true if the claimed walk starts where the previous walk ended. A
-false claim is replaced by a new walk from the end of the previous walk.
+Tasks scan the ranges of a file in parallel. A range may begin inside a record, whose payload may contain
+whole TFRecord files. Scanning a range yields only a claim: it says where the range's first record starts, and
+where the walk from there ended. When all ranges are scanned, the claims are checked in order, from the start
+of the file. A claim is true if the claimed walk starts where the previous walk ended. A false claim is
+replaced by a new walk from the end of the previous walk.
 
 A walk verifies the lengths and the checksums of records. After damage, a walk continues at the record at
 which a reader with ``on_corrupt="skip"`` would continue. With ``on_corrupt="raise"``, a walk does not verify
@@ -103,7 +103,7 @@ def find_blocks(
 
 
 def _is_plain(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is uncompressed and the store can read the file from any byte."""
+    """Return True if a file is uncompressed and the store can read it from any byte."""
     size = file.size or 0
     with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
         if detect(reader.peek(HEADER_BYTES)) is not None:

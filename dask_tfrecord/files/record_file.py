@@ -104,7 +104,7 @@ class Chunk(Generic[_R]):
         return self.intact.offsets(self.at + positions)
 
     def number(self, row: int) -> int:
-        """Convert the index of a record in this chunk to the record's index in the file."""
+        """Convert the index of a record in this chunk to its index in the file."""
         return self.intact.numbers.of(self.row + row)
 
 
@@ -232,8 +232,8 @@ class RecordFile(NamedTuple):
     def read_stored(self, buffer: memoryview) -> memoryview | None:
         """Read the stored bytes of the split into the start of a buffer, and return these bytes.
 
-        Return None if the buffer is too small, if the file cannot be read, or if the file was replaced since
-        it was listed. For a local file, `read_stored` takes much less time than `Store.open`.
+        Return None if the buffer is too small, or if the file cannot be read or was replaced since it was
+        listed. For a local file, `read_stored` takes much less time than `Store.open`.
         """
         store, file, start = self.store, self.split.file, self.split.start.offset
         view = buffer[: self.split.stored_bytes]

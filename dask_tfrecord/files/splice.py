@@ -145,7 +145,7 @@ class SplicedFile:
         self._write(self._compressor.head)
 
     def append_file(self, store: Store, source: FileEntry) -> None:
-        """Append all records of a file, and compare the file with its `FileEntry`."""
+        """Append all records of a file, and compare it with its `FileEntry`."""
         path = store.join(source.path)
         with store.open(path, source.bytes) as reader, located(path=store.public(path)):
             if is_copied := self._has_blocks(source, reader):
@@ -155,7 +155,7 @@ class SplicedFile:
                 self.append_block(content, records)
 
     def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
-        """Yield the blocks of a file, and compare the file with its `FileEntry`."""
+        """Yield the blocks of a file, and compare it with its `FileEntry`."""
         path = store.join(source.path)
         with store.open(path, source.bytes) as reader, located(path=store.public(path)):
             if is_copied := self._has_blocks(source, reader):
@@ -330,7 +330,7 @@ def remove_records(
     The returned statistics are computed from the remaining records only, so that they reveal nothing about
     the removed records. ``column_writer`` receives the columns of the remaining records. If a record does not
     fit the schema, the returned entry contains no statistics and no column file. Raise FileChangedError if
-    the source differs from its `FileEntry`, and CorruptRecordError if the source is damaged.
+    the source differs from its `FileEntry`, and CorruptRecordError if it is damaged.
     """
     decoder = Decoder(schema.columns, schema.record_type)
     encoder = Encoder(schema.columns, schema.record_type)

@@ -199,6 +199,6 @@ def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block
         ends = [*(one.record for one in cuts), known.records]
         damaged = [*(bisect_left(known.damaged, one.offset) for one in starts), len(known.damaged)]
         for start, end, (first, last) in zip(starts, ends, pairwise(damaged), strict=True):
-            # If a range contains damage, the number of intact records in the range is unknown.
+            # If a range contains damage, the number of its intact records is unknown.
             records.append(end - start.record if first == last else None)
     return list(zip(starts, [*cuts, None], records, strict=True))

@@ -1,4 +1,4 @@
-"""Move a window over the decompressed bytes of a split, and locate the intact records in the window.
+"""Move a window over the decompressed bytes of a split, and locate the intact records in it.
 
 The module decodes no records.
 """
@@ -44,7 +44,7 @@ from dask_tfrecord.storage.store import Store
 ReadInto = Callable[[memoryview], int]
 Allocate = Callable[[int], memoryview]
 
-# The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
+# The size of a window's buffer in bytes. The buffer grows only if a record is longer.
 WINDOW_BYTES = 1 << 22
 
 # The first view of a remote file has this many bytes, and each later one has twice as many, up to the size of
@@ -310,7 +310,7 @@ def check_file(store: Store, file: FileInfo) -> None:
 
 def check_content(store: Store, file: FileInfo) -> None:
     """Raise FileChangedError if the CRC-32C of a file differs from the snapshot. A process reads a file for
-    this comparison only once, unless the file is rewritten again.
+    this comparison only once, unless it is rewritten again.
     """
     if _checksum_of(store, file.path, file.size, stamp_of(store.info(file.path))) != file.crc32c:
         raise changed_since_snapshot(store, file.path)

@@ -513,7 +513,7 @@ def block_cache(cache: Any, cache_bytes: Any) -> BlockCache | None:
 def duration(keyword: str, value: Any) -> timedelta:
     """Convert a timedelta, or a string such as "12 hours", to a non-negative timedelta.
 
-    A number without a unit raises, even "0", because pandas would interpret the number as nanoseconds.
+    A number without a unit raises, even "0", because pandas would interpret it as nanoseconds.
     """
     is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
     if is_text or isinstance(value, timedelta):

@@ -307,7 +307,7 @@ def _filled(text: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as Python code, or "..." if the value is long or may contain a secret."""
+    """Return a value as Python code, or "..." if it is long or may contain a secret."""
     items = value if isinstance(value, list | tuple) else [value]
     shown = repr(value).replace("'", '"')
     return shown if all(isinstance(item, _SIMPLE) for item in items) and len(shown) <= _LONGEST else "..."

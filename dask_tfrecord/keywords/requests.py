@@ -344,7 +344,7 @@ def warn_of_rounding(names: list[str]) -> None:
 
 
 def warn_of_file_name(path: str) -> None:
-    """Warn if a path looks like the path of one file, because a write creates a directory."""
+    """Warn if a path looks like that of one file, because a write creates a directory."""
     if re.search(r"\.tfrecords?(\.\w+)?$", path):
         warn_caller(f"{path!r} will be a directory of files, as of to_parquet in Dask, and not one file.")
 

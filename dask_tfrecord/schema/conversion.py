@@ -391,7 +391,7 @@ def _is_read_alike(type_: pa.DataType, scale: int) -> bool:
 
 
 def holds_null(type_: pa.DataType) -> bool:
-    """Return True if a type is the null type, or a list or struct type that contains the null type."""
+    """Return True if a type is the null type, or a list or struct type that contains it."""
     return any(map(types.is_null, leaf_types(type_)))
 
 

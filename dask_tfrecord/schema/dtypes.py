@@ -26,7 +26,7 @@ _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 
 @lru_cache(maxsize=1024)  # cached, because the columns of a dataset have few different types
 def dtype_name(dtype: Any, type_: pa.DataType) -> str:
-    """Return the name of a dtype if a read can restore the dtype from this Arrow type, otherwise "".
+    """Return the name of a dtype if a read can restore it from this Arrow type, otherwise "".
 
     Arrow-backed and categorical columns get the name "", because their Arrow type determines the dtype.
     """
@@ -63,7 +63,7 @@ def fitting_dtype(name: str, type_: pa.DataType) -> str:
 
 @lru_cache(maxsize=1024)
 def dtype_of(name: str) -> Any:
-    """Return the dtype for a name that `dtype_name` returned, or None if pandas does not know the name."""
+    """Return the dtype for a name that `dtype_name` returned, or None if pandas does not know it."""
     if text := _TEXT.fullmatch(name):
         if text[1] == "string":
             return pd.StringDtype(text[2])

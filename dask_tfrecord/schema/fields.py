@@ -208,7 +208,7 @@ class Field:
         return is_lossy(self.type) and (self.form is None or self.form.encoding == "none")
 
     def to_features(self, array: pa.Array, *, lossy: Lossy) -> list[pa.Array]:
-        """Convert values of the column to one array of stored values for each feature of the column."""
+        """Convert values of the column to one array of stored values for each of its features."""
         if not self.is_struct and self.form is None:
             return [self.store(array, lossy=lossy)]
         self._check_type(array)

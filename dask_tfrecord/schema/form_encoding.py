@@ -1,7 +1,7 @@
-"""Convert the values of a column to the features in which a `StoredForm` stores the column.
+"""Convert the values of a column to the features in which a `StoredForm` stores it.
 
 `encode` is the inverse of `StoredForm.load`. For a value that would not come back, `encode` raises
-`MisfitError` with the row of the value.
+`MisfitError` with its row.
 """
 
 import math

@@ -1,10 +1,10 @@
 """Convert Arrow arrays to the types that features can store, and back.
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
-hold. For a value that does not fit the target type, both functions raise `MisfitError` with the row of the
-value. If a record has none of the features of a struct, the struct is null. If a struct is not null but all
-of its fields are, the record gets a marker: a feature with the name of the struct. The module does not depend
-on columns or records.
+hold. For a value that does not fit the target type, both functions raise `MisfitError` with its row. If a
+record has none of the features of a struct, the struct is null. If a struct is not null but all of its fields
+are, the record gets a marker: a feature with the struct's name. The module does not depend on columns or
+records.
 """
 
 from collections.abc import Callable, Sequence

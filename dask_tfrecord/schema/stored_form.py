@@ -27,7 +27,7 @@ Encoding = Literal["none", "bytes", "zlib"]
 # How the integers of one feature divide the values of another feature into sequences (see `RowPartition`).
 Integers = Literal["row_lengths", "row_splits", "row_starts", "row_limits", "value_rowids"]
 
-# The size of a dimension, or None if the size differs between rows.
+# The size of a dimension, or None if it differs between rows.
 Size: TypeAlias = int | None
 
 # The maximum total size, in bytes, of the values in a `pa.binary()` array.
@@ -59,7 +59,7 @@ class RowPartition(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredForm:
-    """Describe the dimensions of a column, and the features that store the column.
+    """Describe the dimensions of a column, and the features that store it.
 
     A snapshot stores the attributes as JSON, the type as Arrow's string representation (see ``forms`` in
     docs/format.md).
@@ -156,7 +156,7 @@ class StoredForm:
 
     @property
     def is_flat(self) -> bool:
-        """True if one feature of the column's name stores the column's values unchanged, in C order."""
+        """True if one feature with the column's name stores its values unchanged, in C order."""
         is_own = self.value_feature is None and not any(self.partitions)
         is_other = pa.types.is_uint64(self.value_type) or self.has_codes or self.spellings is not None
         return is_own and self.encoding == "none" and not is_other

@@ -33,14 +33,14 @@ from dask_tfrecord.storage.redaction import is_secret_name, without_credentials
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None
 
 # Every block but the last of a file has this many bytes. A range of 1 MiB begins and ends within a block, so
-# the blocks of the range have 1.25 MiB in the mean.
+# its blocks have 1.25 MiB on average.
 BLOCK_BYTES = 1 << 18
 
 # The smallest limit of a cache.
 LEAST_BYTES = 1 << 20
 
 # The cache uses only this subdirectory of the user's directory, and only if it contains the file `_TAG` or
-# nothing else than files of a cache. Backup programs know the tag, and skip the directory.
+# only cache files. Backup programs know the tag, and skip the directory.
 _SUBDIRECTORY = "dask_tfrecord_cache"
 _TAG = "CACHEDIR.TAG"
 _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55

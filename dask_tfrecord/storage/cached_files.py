@@ -1,7 +1,7 @@
 """Open files through fsspec's caches, such as ``simplecache``.
 
-Listings and metadata never come from a cache. If the copy of a file does not have the listed size, the file
-does not come from the cache, either.
+Listings and metadata never come from a cache. If the copy of a file does not have the listed size, it is not
+used either.
 """
 
 import logging
@@ -21,7 +21,7 @@ from dask_tfrecord.storage.range_requests import ByteRange
 logger = logging.getLogger(__name__)
 
 # A cache must not be asked for one file by several threads at once: one of them would get a file that
-# another thread is still downloading. The lock of a path is chosen by the hash of the path.
+# another thread is still downloading. The lock of a path is chosen by its hash.
 _LOCKS = fork_safe_locks(64)
 
 # The caches that store single blocks accept only one block size for each file.

@@ -116,7 +116,7 @@ def _web_failure(error: BaseException, path: str | None) -> TFRecordError | None
     """Return the error for a request that a web server refused, or that it did not answer.
 
     fsspec reports every failure as "not found". The text of the failure may contain the URL with secrets, so
-    the error message contains only the HTTP status or the class of the failure.
+    the error message contains only the HTTP status or the failure's class.
     """
     is_hidden = isinstance(error, FileNotFoundError)
     cause = error.__cause__ if is_hidden else error
@@ -196,7 +196,7 @@ def _endpoint(error: BaseException) -> str:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return True for the error of a disk, or of a quota, that has no space left."""
+    """Return True if an error says that a disk or a quota has no space left."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

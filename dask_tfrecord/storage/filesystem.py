@@ -30,7 +30,7 @@ Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"]
 # The protocols of the filesystems that this package extends.
 _EXTENDED_PROTOCOLS = frozenset({"abfs", "abfss", "az", "sftp", "ssh"})
 
-# Maps a protocol to the extra of this package, such as "s3", that installs the library for the protocol.
+# Maps a protocol to the extra of this package, such as "s3", that installs its library.
 _EXTRAS = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -150,11 +150,9 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]
 
 
 def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
-    """Return this package's extension of a filesystem class, or the class itself if this package does not
-    extend it.
+    """Return this package's extension of a filesystem class, or the class itself if there is none.
 
-    The module of an extension imports the library of a store, so the module is imported only when it is
-    needed.
+    The module of an extension imports the library of a store, so it is imported only when needed.
     """
     match f"{kind.__module__}.{kind.__name__}":
         case "adlfs.spec.AzureBlobFileSystem":

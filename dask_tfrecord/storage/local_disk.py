@@ -113,7 +113,7 @@ class LinkFollowingDisk(LocalFileSystem):
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
         """List one directory several times faster than fsspec does. The info of a file contains fewer keys
-        than the info from fsspec.
+        than fsspec's.
         """
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
@@ -175,7 +175,7 @@ class LinkFollowingDisk(LocalFileSystem):
     def _linked(
         self, info: Info, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield a link to a directory, and everything below the link.
+        """Yield a link to a directory, and everything below it.
 
         Yield nothing if the link leads to one of its parents, or if the search has already followed another
         link to the same target with the same partition directories.

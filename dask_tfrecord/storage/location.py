@@ -74,8 +74,8 @@ class Location:
     ahead: ReadAhead | None = field(default=None, compare=False)
     # True if most callers read only the start of a file, so that few requests are sent ahead.
     is_sparing: bool = field(default=False, compare=False)
-    # If a checksum is set, reads add all bytes that they read to the checksum. With a checksum, only one file
-    # may be open at a time.
+    # If a checksum is set, reads add all their bytes to it. With a checksum, only one file may be open at a
+    # time.
     checksum: Checksum | None = field(default=None, compare=False)
     # All requests for ranges of remote files are added to these counts.
     counts: RequestCounts = field(default_factory=RequestCounts, compare=False)
@@ -99,7 +99,7 @@ class Location:
         return f"{self.root.rstrip('/')}/{relative}"
 
     def relative(self, path: str) -> str:
-        """Convert a full path below the root to a path relative to the root.
+        """Convert a full path below the root to a relative path.
 
         This method is the inverse of `join`.
         """
@@ -497,7 +497,7 @@ class Location:
         """Return True if the modification time or the ETag of a file differs from ``stamp``.
 
         Raise FileChangedError if the size of the file differs from a known ``size``, and FileRemovedError if
-        the file was removed.
+        it was removed.
         """
         expected, now = self._expected(path, size, stamp, whole=False), self.info(path)
         expected.check_size(now)

@@ -13,9 +13,9 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.storage.redaction import without_credentials
 
-# Matches credentials before the name of a bucket. s3fs and gcsfs would treat these credentials as a part
-# of the name. An AWS secret key may contain slashes. Instead of a bucket's name, a URL may contain an ARN,
-# and ARNs contain colons.
+# Matches credentials before the name of a bucket. s3fs and gcsfs would treat them as a part of it. An AWS
+# secret key may contain slashes. Instead of a bucket's name, a URL may contain an ARN, and ARNs contain
+# colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 # Matches a URL that ends before the name of a bucket or host.
@@ -62,7 +62,7 @@ def unquoted_path(path: str) -> str:
 
 
 def glob_start(path: str) -> int:
-    """Return the index of the first glob character in a path, or the length of the path."""
+    """Return the index of the first glob character in a path, or its length."""
     return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
 
 

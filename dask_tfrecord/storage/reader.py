@@ -1,4 +1,4 @@
-"""Read a range of a file from start to end, and notice if the file was changed since it was listed."""
+"""Read a range of a file from start to end, and notice changes since it was listed."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ ADVICE = "if it was rewritten on purpose, read the dataset again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return the stamp of a file: a value in fsspec's info that changes when the file is rewritten, or "".
+    """Return the stamp of a file: a value in fsspec's info that changes when it is rewritten, or "".
 
     The stamp of a symbolic link is "", because fsspec reports the times of the link, not of its target.
     """
@@ -143,7 +143,7 @@ class Checksum:
 
 
 class FileReader:
-    """Read a range of a file from start to end, and check that the file has the expected size.
+    """Read a range of a file from start to end, and check its size.
 
     ``is_restamped`` is True if the file may have been rewritten, so that its content must be compared. All
     bytes that were read are added to ``checksums``. ``stream`` opens the file from its start, for a server
@@ -169,8 +169,8 @@ class FileReader:
         self._ahead = memoryview(b"")
 
     def peek(self, count: int) -> bytes:
-        """Return the first ``count`` bytes of the range, or all bytes if the range is shorter. Call `peek`
-        before any other read.
+        """Return the first ``count`` bytes of the range, or all if it is shorter. Call `peek` before any
+        other read.
         """
         head = memoryview(bytearray(count))
         end = 0

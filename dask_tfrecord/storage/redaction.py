@@ -1,8 +1,7 @@
 """Keep secrets out of all errors and logs.
 
-`redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
-and the functions that run in tasks. A function without the decorator may raise exceptions of a store
-unchanged.
+`redact_errors` decorates the public functions, and those that begin to plan a read or a write, or run in
+tasks. A function without the decorator may raise exceptions of a store unchanged.
 """
 
 import os
@@ -36,7 +35,7 @@ _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_de
 
 def _user_pattern(ends: str) -> re.Pattern[str]:
     """Return a pattern that matches the user and the password in a URL. The first group matches the text
-    before the user, and the second group matches the user and the password.
+    before the user, the second the user and the password.
 
     A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted, unless the
     URL also reads as one with a port. URLs of buckets have no port. The characters in ``ends`` end a URL.
@@ -120,7 +119,7 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path and the endpoint, and says what to check.
-    An exception that contains a secret is replaced by an exception without the secret, cause and context. The
+    An exception that contains a secret is replaced by one without the secret, cause and context. The
     replacement of an OSError has its built-in class, and all other exceptions of other libraries become
     TFRecordErrors.
     """
@@ -227,8 +226,8 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         if ":" in user or is_web:
             password = user.partition(":")[2] or user
             yield from (user, password)
-            # If a library mistakes a part of the password for a port or a path, the library may show this
-            # part in an error.
+            # If a library mistakes a part of the password for a port or a path, it may show this part in an
+            # error.
             yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
             query = url[match.end() if match else 0 :].partition("?")[2]

@@ -123,8 +123,8 @@ class SFTP(SFTPFileSystem):
         return infos if detail else sorted(info["name"] for info in infos)
 
     def _target(self, link: dict[str, Any]) -> dict[str, Any]:
-        """Return the info of the file to which a link leads. If the link does not lead to a file, return the
-        info of the link without size and times.
+        """Return the info of the file to which a link leads. If the link does not lead to a file, return its
+        own info without size and times.
 
         Links to directories are reported as links, so that no search leaves its starting directory.
         """

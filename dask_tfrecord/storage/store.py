@@ -255,7 +255,7 @@ class Store(Location, ABC):
         self.remove_empty({parent_of(path) for path in paths})
 
     def remove_file(self, path: str) -> None:
-        """Remove a file, but not the directory of the file. A missing file is ignored."""
+        """Remove a file, but not its directory. A missing file is ignored."""
         self.refuse_links([path])
         with suppress(FileNotFoundError):
             self.fs.rm_file(path)
@@ -597,7 +597,7 @@ class UploadingStore(Store):
         return source
 
     def _remove(self, paths: list[str]) -> None:
-        # fsspec removes a list of paths in batches, but treats each path of the list as a glob.
+        # fsspec removes a list of paths in batches, but treats each as a glob.
         together = [path for path in paths if not has_magic(path)]
         alone = [path for path in paths if has_magic(path)]
         try:

@@ -397,8 +397,7 @@ class Uploads:
 def check_bucket(store: Location) -> None:
     """Raise NotFoundError if the bucket (S3, GCS) or the Azure container of the root does not exist.
 
-    Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect the
-    bucket.
+    Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect it.
     """
     fs, bucket = store.fs, store.root.strip("/").partition("/")[0]
     is_azure = hasattr(fs, "service_client")

@@ -225,9 +225,9 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
     An overwrite removes the old files after all rows are written, so the new dataset would be correct. But if
-    a worker is lost, Dask repeats the tasks of that worker, even after the commit. A repeated task would not
-    find its input files, and the write would fail although it is committed. Reads of other formats need no
-    check, because an overwrite refuses directories that contain anything but TFRecord files.
+    a worker is lost, Dask repeats its tasks, even after the commit. A repeated task would not find its input
+    files, and the write would fail although it is committed. Reads of other formats need no check, because an
+    overwrite refuses directories that contain anything but TFRecord files.
     """
     root = f"{store.real_path(store.root).rstrip('/')}/"
     for read in ddf.expr.find_operations(ReadTFRecord):

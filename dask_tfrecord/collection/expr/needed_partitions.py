@@ -1,8 +1,8 @@
 """Leave out the tasks of partitions that a filter excludes, without changing the number of partitions.
 
 If `Decision.leaves_out` is True, a read wraps itself in `NeededPartitions`, and the row-by-row expressions
-above the read move into `NeededPartitions`, up to the root of the graph or up to a `RowSink`. The root still
-has all partitions. As soon as anything is computed from the root, `NeededPartitions` becomes the complete
+above it move into `NeededPartitions`, up to the root of the graph or up to a `RowSink`. The root still has
+all partitions. As soon as anything is computed from the root, `NeededPartitions` becomes the complete
 expression again. So nothing changes for consumers that depend on the number, the order or the divisions of
 the partitions.
 

@@ -23,8 +23,8 @@ expression graph.
 
 The module uses these private names of Dask, which were checked with Dask 2025.5.1 to 2026.8: the expression
 classes imported below, `_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of
-a pass. The mapping `dependents` maps the name of each expression to weak references to the expression's
-consumers. The consumers of an expression are the expressions that are computed from it.
+a pass. It maps the name of each expression to weak references to its consumers: the expressions that are
+computed from it.
 """
 
 from collections.abc import Mapping
@@ -241,7 +241,7 @@ def _value_width(field: Field) -> int:
 
 
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
-    """Return True if no consumer of a read depends on the boundaries of the read's partitions.
+    """Return True if no consumer of a read depends on its partition boundaries.
 
     The result is True if every path from the read leads to an expression that combines all partitions, and
     all expressions before it are computed row by row from this read alone.
@@ -349,7 +349,7 @@ def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | Non
 
 
 def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
-    """Return the reads from which a filter is computed, if all of these reads return the same rows.
+    """Return the reads from which a filter is computed, if they all return the same rows.
 
     Return None if the filter also has other inputs, or is not computed row by row.
     """

@@ -115,7 +115,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _schema(self) -> Schema:
-        """The columns that are read, including the columns that become the index."""
+        """The columns that are read, including those that become the index."""
         schema: Schema = self.dataset.schema
         columns = self.operand("columns")
         return schema if columns is None else schema.select([*columns, *self.index_columns])

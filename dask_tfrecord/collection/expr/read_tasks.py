@@ -198,7 +198,7 @@ class ReadTask(Task):
     """A read task that stores its number instead of its partitions.
 
     A graph may contain very many tasks. While a graph is built, Python's garbage collector repeatedly visits
-    all objects in the graph except numbers.
+    all objects in it except numbers.
     """
 
     __slots__ = ()

@@ -104,8 +104,8 @@ def plan_schema(
     None, the records are Examples, and a column of nested lists needs a form.
 
     In an append, ``existing`` describes the dataset. A column whose type ``schema`` does not set gets the
-    type of the dataset's column if its rows fit this type. A column without values fits every column.
-    ``converted`` names text columns that Dask converts from objects, and that may therefore have no values.
+    type of the dataset's column if its rows fit. A column without values fits every column. ``converted``
+    names text columns that Dask converts from objects, and that may therefore have no values.
 
     Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
     stays unknown.
@@ -209,7 +209,7 @@ def with_read_feature_lists(
 ) -> Schema:
     """Plan the schema of rows, and store list columns ``names`` in feature lists, from which they were read.
 
-    The dataset of an append decides for itself, and so does another ``record_type``.
+    This does not apply to an append, or to any other ``record_type``.
     """
     if not names or existing.fields or record_type not in (None, "sequence_example"):
         return plan(record_type)

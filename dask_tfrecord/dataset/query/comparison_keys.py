@@ -118,7 +118,7 @@ def _exact(value: Any) -> Fraction:
 
 
 def _float_or_fraction(value: Any) -> float | Fraction:
-    """Return the float that equals a number, or a fraction if no float equals the number."""
+    """Return the float that equals a number, or a fraction if none does."""
     if value != value or value in _INFINITE:
         return float(value)
     exact = _exact(value)
@@ -199,7 +199,7 @@ def _seconds_of_duration(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """Return the unit of a NumPy time value, or "s" if the unit is longer than a second.
+    """Return the unit of a NumPy time value, or "s" if it is longer than a second.
 
     Raise WrongTypeError if the value has no unit, or if the unit is shorter than a nanosecond.
     """

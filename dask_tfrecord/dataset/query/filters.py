@@ -217,8 +217,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     """Convert a pyarrow expression to a predicate. Arrow evaluates the expression on the rows of a table.
 
     If ``sql_rules`` is True, evaluate the expression as DataFusion does (see `with_sql_rules`). Raise
-    SchemaError if Arrow cannot apply the expression to the columns, or if the expression refers to a column
-    by index instead of by name.
+    SchemaError if Arrow cannot apply the expression to the columns, or if it refers to a column by index
+    instead of by name.
     """
     if not isinstance(expression, pc.Expression):
         raise _no_expression(expression, schema)

@@ -484,7 +484,7 @@ def _is_small(value: Any, type_: pa.DataType) -> bool:
 def _is_coarse(value: Any, unit: str) -> bool:
     """Return True if the unit of a time value is not finer than the unit of the column's type.
 
-    A value of a Python time type has no unit, so pandas converts the value to the column's unit.
+    A value of a Python time type has no unit, so pandas converts it to the column's unit.
     """
     if type(value) in _PYTHON_TIMES:
         return True

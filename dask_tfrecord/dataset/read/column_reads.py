@@ -300,7 +300,7 @@ class ColumnReads:
         return ""
 
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
-        """Return the `StoredRows` of a split, or the reason why the split's column file cannot be used."""
+        """Return the `StoredRows` of a split, or the reason why its column file cannot be used."""
         if split.columns is None or split.records is None:
             return _without_column_file(split, self._partition.columnar)
         if is_small:
@@ -373,9 +373,7 @@ def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mas
 
 
 def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
-    """Return the limits of a column in each row group, or None if Parquet's statistics do not contain the
-    limits.
-    """
+    """Return the limits of a column in each row group, or None if Parquet's statistics do not contain them."""
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
     found = [stored.reader.statistics(number, item.name) for _, _, number in stored.groups]

@@ -46,7 +46,7 @@ class RequestedColumns:
     # even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
     # Maps column names to the fields of a complete schema. Unlike `types`, the fields describe the categories
-    # of a column and the features that store the column.
+    # of a column and the features that store it.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None  # The record type of a complete schema.
     left_out: frozenset[str] = frozenset()  # The columns that ``schema=`` maps to None.
@@ -142,7 +142,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     for name in requested.hive_types:
         if name not in partition_names:
             raise unknown_column("hive", name, partition_names, "no directory has the partition column")
-    # In a schema of another library, the name of a column may differ from the names of the column's features.
+    # In a schema of another library, the name of a column may differ from those of its features.
     features = {feature.name for item in schema.fields for feature in item.features}
     forms = {name: item for name, item in requested.given.items() if item.form is not None}
     stored = {name for name, item in forms.items() if features.issuperset(one.name for one in item.features)}

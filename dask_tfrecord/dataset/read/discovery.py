@@ -1,9 +1,9 @@
 """Open a path for reading: find the files and the columns, then plan which files each partition reads.
 
-The files and columns of a path can be found in two ways. If a directory has a snapshot, the snapshot lists
-the files and columns. If there is no snapshot, the files are listed, and the columns are inferred from a
-sample of the records. With or without a snapshot, `find` returns a `ReadPlan` in which each file is one
-partition. Finally, `plan` divides the files into the partitions that tasks read.
+The files and columns of a path can be found in two ways. If there is a snapshot, it lists the files and
+columns. Otherwise, the files are listed, and the columns are inferred from a sample of the records. With or
+without a snapshot, `find` returns a `ReadPlan` in which each file is one partition. Finally, `plan` divides
+the files into the partitions that tasks read.
 """
 
 import logging
@@ -175,8 +175,8 @@ def _matching_files(snapshot: Snapshot, schema: Schema, predicate: Predicate) ->
 def _discover_by_snapshot(
     store: Store, snapshot: Snapshot, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """Return a read plan with the files and columns of a snapshot. If the caller requests a record type that
-    differs from the record type of the snapshot, infer the columns.
+    """Return a read plan with the files and columns of a snapshot. If the requested record type differs from
+    that of the snapshot, infer the columns.
 
     The files are listed when they are needed.
     """
@@ -230,7 +230,7 @@ def _whole_files(files: FileList, values: Mapping[str, pa.Array]) -> Partitions:
 def _with_split(
     values: dict[str, pa.Array], names: pa.Array | None, request: ReadRequest
 ) -> dict[str, pa.Array]:
-    """Add the partition column ``split``, or remove the column if one split is chosen."""
+    """Add the partition column ``split``, or remove it if one split is chosen."""
     requested = request.requested
     if names is None:
         return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
@@ -284,9 +284,9 @@ def _sample(
 def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
     """From a snapshot's file list, select the columns that a read with ``schema`` can use."""
     names = [*INFO_SCHEMA.names, "blocks", "records"]
-    # The statistics of a column are valid only if the column is read as the stored type. Statistics are not
-    # used if the records are read as another record type, because a payload column may have the name of a
-    # stored column.
+    # The statistics of a column are valid only if it is read as the stored type. Statistics are not used if
+    # the records are read as another record type, because a payload column may have the name of a stored
+    # column.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.leaves} & {*schema.leaves}
         known = {statistics_name(item.name) for item in same}

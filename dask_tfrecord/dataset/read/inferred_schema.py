@@ -1,7 +1,7 @@
 """Infer the columns of files without a stored schema, and find features that differ from their columns.
 
 The columns are inferred from a sample of the records. If a feature differs from its column, the error
-suggests arguments with which `read_tfrecord` can read the feature.
+suggests arguments with which `read_tfrecord` can read it.
 """
 
 from collections import Counter
@@ -118,9 +118,9 @@ def _described_columns(
     take_sample: Callable[[], Sample],
     described: DescribedColumns,
 ) -> InferredColumns:
-    """Combine the columns that a file describes with the columns that the caller requests.
+    """Combine the columns that a file describes with those that the caller requests.
 
-    If the file describes a column without a known type, the column is inferred from the sample.
+    If the file describes a column without a known type, it is inferred from the sample.
     """
     requested = request.requested
     fields = {name: Field.in_form(name, form) for name, form in described.forms.items()}
@@ -155,11 +155,11 @@ def infer_schema(
     """Infer columns that can store the sampled values. ``given`` maps column names to the types that the
     caller gave. `placed` describes ``is_requested``.
 
-    A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
-    scalar column. A feature list becomes a list of lists. A bytes feature becomes a string column if all
-    sampled values are text. A feature without any value becomes a column of the null type. The columns are
-    sorted by name, because protobuf defines no order of the features of a record. If no type fits all sampled
-    values of some features, raise a SchemaError that names these features.
+    A feature becomes a list column if a sampled record has several values of it, and otherwise a scalar
+    column. A feature list becomes a list of lists. A bytes feature becomes a string column if all sampled
+    values are text. A feature without any value becomes a column of the null type. The columns are sorted by
+    name, because protobuf defines no order of the features of a record. If no type fits all sampled values of
+    some features, raise a SchemaError that names these features.
     """
     types = dict(given)
     if sample.record_type == "bytes":
@@ -428,8 +428,7 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
 
 
 def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaError:
-    """Extend an error about one value, so that the error names all features of the split that do not fit
-    their columns.
+    """Extend an error about one value: name all features of the split that do not fit their columns.
 
     If possible, the extended error suggests one remedy for all of the named features. To find the features,
     the function reads all records of the split a second time.
@@ -517,14 +516,14 @@ def _kind(column: Field) -> str:
 
 
 def _no_column(feature: FeatureSummary) -> str:
-    """Describe the problem of a feature without a column, or return "" if the feature has no values."""
+    """Describe the problem of a feature without a column, or return "" if it has no values."""
     if not feature.kinds and not feature.feature_list:
         return ""
     return f"{feature.name!r} ({', '.join(feature.kinds) or 'no values'}) is not in the schema"
 
 
 def _problem(feature: FeatureSummary, column: Field) -> str:
-    """Describe how a feature differs from its column, or return "" if the column can read the feature."""
+    """Describe how a feature differs from its column, or return "" if the column can read it."""
     is_null = pa.types.is_null(column.type)
     wrong = [kind for kind in feature.kinds if is_null or kind != _kind(column)]
     # A column of the null type can read empty lists of bytes.

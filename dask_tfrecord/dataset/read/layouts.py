@@ -45,7 +45,7 @@ class SplitDescription:
 
     ``template`` is the template of the file names, relative to the directory of the dataset. ``fields`` maps
     template fields to the values that all files of the split share. ``lengths`` contains the record count of
-    each file, or is empty if the record counts are unknown.
+    each file, or is empty if they are unknown.
     """
 
     name: str
@@ -350,9 +350,7 @@ def _splits_of_names(listing: Listing, paths: Sequence[str]) -> FoundSplits | No
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file, and the directory of the file's dataset. The split or the directory may be
-    None.
-    """
+    """Return the split of a file, and the directory of its dataset. The split or the directory may be None."""
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)

@@ -24,7 +24,7 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.storage.store import Store
 
-# If a partition has more splits than this, pickling the partition compresses the splits.
+# If a partition has more splits than this, pickling it compresses them.
 _FEW_SPLITS = 8
 
 # Ranges of row indices, as pairs of a start (included) and a stop (excluded).
@@ -136,7 +136,7 @@ class LazyPartitions(Partitions):
     """Partitions of all files of a version, which ``make`` computes at first use.
 
     ``token`` determines the partitions: equal tokens mean equal partitions. If a predicate is passed to
-    ``make``, the result may lack files in which no row passes the predicate.
+    ``make``, the result may lack files in which no row passes it.
     """
 
     def __init__(self, token: str, totals: Totals, make: Callable[[Predicate | None], Partitions]) -> None:

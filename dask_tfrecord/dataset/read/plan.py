@@ -46,7 +46,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64] | slice
 
 @dataclass(frozen=True, repr=False)
 class ReadPlan:
-    """The files to read, the columns to read, and the division of the files into partitions."""
+    """The files and columns to read, and the division of the files into partitions."""
 
     store: Store
     # A read plan contains at least one partition, which may be empty. The table of splits contains the values
@@ -121,7 +121,7 @@ class ReadPlan:
     def partitioner(
         self, schema: Schema, predicate: Predicate | None = None, *, skips_rows: bool = False
     ) -> Callable[[int], Partition]:
-        """Return a function that maps a partition index to the `Partition` that the partition's task reads.
+        """Return a function that maps a partition index to the `Partition` that its task reads.
 
         ``schema`` contains the columns to read. ``predicate`` is a filter that Dask applies after the read.
         The task skips splits in which no row can pass the predicate. The task does not filter the rows of the
@@ -574,7 +574,7 @@ def plan(opened: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> R
 
 
 def _size(files: Partitions | FileList) -> tuple[int, int]:
-    """Return the number of files, and the number of their bytes."""
+    """Return the numbers of files and of their bytes."""
     if isinstance(files, LazyPartitions):
         return files.totals.files, files.totals.bytes
     listed = files.files if isinstance(files, Partitions) else files

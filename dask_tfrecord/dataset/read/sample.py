@@ -73,7 +73,7 @@ def _call_each(
 
 
 # The sample contains records of at most this many files, and at most this many records of each file. All
-# sampled records of a file are in the first window of the file.
+# sampled records of a file are in its first window.
 _FILES = 5
 _RECORDS = 100_000
 

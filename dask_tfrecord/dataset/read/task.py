@@ -68,8 +68,7 @@ class Partition(PlannedPartition):
         """Read the rows for which `predicate` may be true. Only values in column files are used to exclude
         rows.
 
-        Return the rows, and the indices of the rows within the partition. If no row is left out, the indices
-        are None.
+        Return the rows, and their indices within the partition. If no row is left out, the indices are None.
         """
         if self.predicate is None:
             return self.read(warn), None

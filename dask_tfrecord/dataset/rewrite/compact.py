@@ -162,7 +162,7 @@ def compute(
 
 def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
     """Commit a write. If the commit fails, remove the files of the write, because no other process can commit
-    the write.
+    it.
 
     After a `GroupsLostError`, keep the new files, because the next attempt needs them.
     """

@@ -115,7 +115,7 @@ def _values_of_file(
     run: WriteRun, columns: Schema, may_be_damaged: bool, file: tuple[str, FileEntry]
 ) -> Categories | None:
     """Return the distinct values of each dictionary column in a file, or None if another write has replaced
-    the file.
+    it.
     """
     path, entry = file
     split = Split(FileInfo(path, entry.bytes, "", entry.crc32c))

@@ -112,10 +112,10 @@ class Spill(NamedTuple):
 
     Each section of the file contains the rows for one target partition. In the first of two rounds, each
     section contains the unsorted rows for one group. A section consists of Arrow IPC streams, which are
-    called *pieces*, followed by the index of the section. A section without rows has no bytes. ``path`` is
-    relative to the root of the dataset. ``starts`` contains the byte offset of each section, followed by the
-    size of the file. ``indexes`` contains the byte offset of each section's index, and ``checksums`` the
-    CRC-32C of each index.
+    called *pieces*, followed by its index. A section without rows has no bytes. ``path`` is relative to the
+    root of the dataset. ``starts`` contains the byte offset of each section, followed by the size of the
+    file. ``indexes`` contains the byte offset of each section's index, and ``checksums`` the CRC-32C of each
+    index.
     """
 
     path: str
@@ -331,7 +331,7 @@ def _read_receipt(run: WriteRun, receipt: str) -> Spill:
 
 
 def source_of(row_id: int) -> tuple[int, int]:
-    """Split a row id into the index of the source partition and the index of the row in that partition."""
+    """Split a row id into the index of the source partition and that of the row in it."""
     return divmod(row_id, 1 << _ROW_BITS)
 
 

@@ -97,9 +97,7 @@ class Appender:
             self._run = replace(self._run, schema=plan.schema)
 
     def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
-        """Copy rows and the metadata of the rows for the next commit. The tables must have the columns of the
-        plan.
-        """
+        """Copy rows and their metadata for the next commit. The tables must have the columns of the plan."""
         copies = [_copied(table) for table in tables if len(table)]
         self._waiting += copies
         self._waiting_bytes += sum(table.nbytes for table in copies)
@@ -231,8 +229,8 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table, because the caller may change the table's memory. Serialization in Arrow's stream format
-    copies both values and categories.
+    """Copy a table, because the caller may change its memory. Serialization in Arrow's stream format copies
+    both values and categories.
     """
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
@@ -284,7 +282,7 @@ def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str) -> list[
 def write_shuffled(
     run: WriteRun, tables: Iterable[pa.Table], title: str, shuffle: Shuffle
 ) -> list[FileEntry]:
-    """Shuffle the rows of a stream, and then write the rows as `write_tables` does."""
+    """Shuffle the rows of a stream, and then write them like `write_tables`."""
     starts: list[int] = [0]
     unsorted: list[Spill] = []
     for table in _chunks(run, tables, None):

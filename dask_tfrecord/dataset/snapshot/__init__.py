@@ -1,3 +1,3 @@
-"""Define what a snapshot of a dataset contains and how a Parquet file stores the snapshot. Find the committed
-files of a dataset.
+"""Define what a snapshot of a dataset contains and how a Parquet file stores it. Find the committed files of
+a dataset.
 """

@@ -1,4 +1,4 @@
-"""List a dataset once, and compare its files with the files of a snapshot."""
+"""List a dataset once, and compare its files with those of a snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -45,7 +45,7 @@ def open_version(store: Store, number: int | None, *, reads_files: bool = False)
     """Return one version of the dataset in the store's root, or the newest version if ``number`` is None.
 
     With ``reads_files=True``, also read the list of files, as `Head.read` does. Raise FileNotFoundError if
-    the dataset has no version ``number``, or if the dataset has no snapshot.
+    the dataset has no version ``number``, or no snapshot.
     """
     if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
         raise TFRecordError(f"version={number!r} is not the number of a version", "pass a number")
@@ -199,8 +199,7 @@ class Head:
         """Return the newest version after this process has created the version ``created`` after this one.
 
         Return None if ``created`` does not belong to the dataset. An overwrite removes the versions before
-        it, so a slower write can create one of these versions again. Or the directory was replaced by
-        another dataset.
+        it, so a slower write can create one of them again. Or the directory was replaced by another dataset.
         """
         try:
             listing = _Listing.of(store, expected=created.number)

@@ -228,7 +228,7 @@ def _footer_bytes(data: bytes) -> int:
 
 
 def _with_checksum(data: bytes) -> bytes:
-    """Store the checksum of the footer directly before the footer, where Parquet readers ignore it."""
+    """Store the checksum of the footer directly before it, where Parquet readers ignore it."""
     start = len(data) - _footer_bytes(data)
     footer = data[start:]
     return data[:start] + crc32c(footer).to_bytes(_CHECKSUM_BYTES, "little") + footer

@@ -31,7 +31,7 @@ from dask_tfrecord.storage.store import Store
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Snapshot:
-    """One version of a dataset: the list of its files, and the columns of these files.
+    """One version of a dataset: the list of its files, and their columns.
 
     Each write stores a snapshot in the directory of the dataset. `Snapshot.open` reads a stored snapshot.
 

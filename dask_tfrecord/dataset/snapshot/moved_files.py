@@ -30,8 +30,8 @@ _Error = TypeVar("_Error", bound=TFRecordError)
 
 
 def with_version(store: Store, number: int) -> Store:
-    """Return a store that finds a file of version ``number`` even if a commit has moved the file to the
-    directory of kept files, or back.
+    """Return a store that finds a file of version ``number`` even if a commit has moved it to the directory
+    of kept files, or back.
 
     A reader that uses the returned store can still read its planned files after a commit has replaced them,
     if the commit keeps older versions.

@@ -349,7 +349,7 @@ def from_stored(
     removed: int = 0,
     names: Collection[str] | None = None,
 ) -> ListRows:
-    """Check the untrusted columns of a list's Parquet file, and convert them to the content of the list.
+    """Check the untrusted columns of a list's Parquet file, and convert them to its content.
 
     ``number`` is the version that stored the list, and ``removed`` is the number of removed paths. ``codec``
     and ``start`` are those of `to_stored`. Unknown columns are ignored. If ``names`` is given, only the

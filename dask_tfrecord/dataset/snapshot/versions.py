@@ -35,7 +35,7 @@ from dask_tfrecord.storage.store import Store
 
 @cache  # cached, because reading an installed package's metadata takes milliseconds
 def library_version() -> str:
-    """Return the installed version of this package, or "unknown" if the package is not installed."""
+    """Return the installed version of this package, or "unknown" if it is not installed."""
     try:
         return version("dask-tfrecord")
     except PackageNotFoundError:  # the package was imported from its source directory without installation
@@ -101,7 +101,7 @@ class LostListError(TFRecordError):
 
 
 class RemovedVersionError(LostListError, FileRemovedError):
-    """A list of a version is missing, because the version has expired or was overwritten."""
+    """A list of a version is missing, because it has expired or was overwritten."""
 
 
 # Returns the versions that a dataset keeps (see `Head`).

@@ -72,12 +72,11 @@ def merged_schema(
     """Return the schema of a dataset after an append of rows with the schema ``schema``.
 
     Columns that only the dataset has are null in the new rows. If a column of the dataset contains only
-    nulls, the column gets the type of the new rows. A decimal column gets enough digits for both. If
-    ``adds_columns`` is True, new columns follow those of the dataset, and columns may get wider types. If
-    ``adds_columns`` is False, raise a SchemaError for a column that is new or has a different type. If
-    ``is_overtaken`` is True, the rows may have narrower types than the dataset, because another append may
-    have widened a column in the meantime. If the rows cannot be appended, raise a SchemaError that names the
-    difference.
+    nulls, it gets the type of the new rows. A decimal column gets enough digits for both. If ``adds_columns``
+    is True, new columns follow those of the dataset, and columns may get wider types. If ``adds_columns`` is
+    False, raise a SchemaError for a column that is new or has a different type. If ``is_overtaken`` is True,
+    the rows may have narrower types than the dataset, because another append may have widened a column in the
+    meantime. If the rows cannot be appended, raise a SchemaError that names the difference.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -199,7 +198,7 @@ def check_given_columns(
     partition_on: Sequence[str] | None,
     record_type: RecordType | None,
 ) -> None:
-    """Check that an append to a dataset with a snapshot is possible, and that the arguments fit the dataset.
+    """Check that an append to a dataset with a snapshot is possible, and that the arguments fit it.
 
     Raise SchemaError if the caller's types, partition columns or record type differ from those of the
     dataset.

@@ -95,8 +95,8 @@ class Operation(ABC):
 
         Raise ConcurrentWriteError if other writes have meanwhile added rows that the operation would remove,
         or removed rows that it would bring back. Raise SchemaError if the columns of the data to keep differ
-        from the columns of the run. The transaction calls this method before publishing the files, so a
-        repeated attempt raises the same error, even though its files no longer exist.
+        from those of the run. The transaction calls this method before publishing the files, so a repeated
+        attempt raises the same error, even though its files no longer exist.
         """
 
     @abstractmethod
@@ -419,7 +419,7 @@ class Expire(Operation):
 
 
 class Group(NamedTuple):
-    """A group of files of a dataset, and the new files that replace the group.
+    """A group of files of a dataset, and the new files that replace it.
 
     ``replaced`` contains the path and the CRC-32C of each replaced file, in the order of the dataset. A file
     whose CRC-32C differs from the listed value counts as a different file. ``added`` contains the paths of
@@ -449,7 +449,7 @@ class _Rewrite(Operation):
         return self._without([group for group in self.groups if lost.intersection(group.replaced)], newest)
 
     def _without(self, lost: list[Group], newest: Snapshot) -> Self | None:
-        """Leave out the groups in ``lost``, because another write has replaced files of these groups."""
+        """Leave out the groups in ``lost``, because another write has replaced some of their files."""
         groups = tuple(group for group in self.groups if group not in lost)
         return replace(self, groups=groups) if groups else None
 

@@ -288,9 +288,9 @@ def commit(
 ) -> Snapshot:
     """Commit a write as a single `Transaction`.
 
-    Return the new snapshot. If an earlier attempt at the commit has succeeded, return the snapshot that the
-    earlier attempt created. Return the unchanged newest snapshot if the dataset no longer keeps the snapshot
-    of the earlier attempt, or if other writes have left nothing to do.
+    Return the new snapshot. If an earlier attempt at the commit has succeeded, return the snapshot that it
+    created. Return the unchanged newest snapshot if the dataset no longer keeps the snapshot of the earlier
+    attempt, or if other writes have left nothing to do.
 
     Raise the errors of `Operation.rebase` and `Operation.change`. After a GroupsLostError, the new files
     remain staged.
@@ -424,7 +424,7 @@ def publish_files(run: WriteRun, files: FileList, attempts: Mapping[str, str], p
 
 
 def _remove_other_uploads(run: WriteRun, listed: Collection[str]) -> None:
-    """Remove the files that the run has uploaded, except the files in ``listed``.
+    """Remove the files that the run has uploaded, except those in ``listed``.
 
     The run has committed, so no other attempt can commit the files. Later versions may have moved files of
     the run to the directory of kept files.
@@ -487,7 +487,7 @@ def _written_twice(store: Store, name: str) -> ConcurrentWriteError:
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
-    """Store two lists for use after the commit: the files to remove, and the files to move.
+    """Store two lists for use after the commit: the files to remove, and those to move.
 
     If this process is interrupted, a later process can use the lists to remove and move the files.
     """
@@ -565,9 +565,7 @@ def move_files(store: Store, paths: Sequence[str], known: Head | None = None) ->
 
 
 def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
-    """Move a file as `move_files` describes. If the caller must remove the source, return the path of the
-    source.
-    """
+    """Move a file as `move_files` describes. If the caller must remove the source, return its path."""
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
     with suppress(FileNotFoundError):  # the file may have been moved before, perhaps by another process
         if path not in listed:

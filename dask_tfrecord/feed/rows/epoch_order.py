@@ -76,7 +76,7 @@ _GROUP_BYTES = 1 << 25
 
 
 class Prefetch(NamedTuple):
-    """The number of pieces, or the number of bytes, that are read ahead.
+    """The number of pieces, or of bytes, that are read ahead.
 
     If both are None, the order and the store determine how far threads read ahead.
     """

@@ -44,8 +44,8 @@ _UNKNOWN = 1 << 60
 class Depth(NamedTuple):
     """How far threads read ahead: at least ``pieces`` pieces, and more if they take at most ``nbytes`` bytes.
 
-    The threads also read ahead until the pieces fill a shuffle window, if the pieces take at most
-    ``window_bytes`` bytes. The number of ``threads`` is the number of pieces that are read at the same time.
+    The threads also read ahead until the pieces fill a shuffle window, if they take at most ``window_bytes``
+    bytes. The number of ``threads`` is the number of pieces that are read at the same time.
     """
 
     pieces: int
@@ -124,7 +124,7 @@ class PieceReader(Generic[Rows]):
         return rows
 
     def cut(self, rows: Rows, piece: Slice) -> Rows:
-        """Cut the rows of a slice out of the rows of the whole piece."""
+        """Cut the rows of a slice out of those of the whole piece."""
         if piece.piece in self._uses:
             with self._lock:
                 self._count_use(piece.piece, rows)

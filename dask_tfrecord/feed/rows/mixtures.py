@@ -53,7 +53,7 @@ class Rest(NamedTuple):
     """The remaining rows of a sequence of a mixture.
 
     ``rows`` is the number of rows, and ``deficits`` are those of `choose_turns`. ``sources`` contains, for
-    each source, the number of its pass, and the rows of the pass that remain.
+    each source, the number of its pass, and the remaining rows of that pass.
     """
 
     rows: int

@@ -192,7 +192,7 @@ class _Wanted(NamedTuple):
     block: "Future[Records] | None" = None
 
 
-# A buffer, and the indices of the requested records in the buffer.
+# A buffer, and the indices of the requested records in it.
 _Found: TypeAlias = tuple[Records, Numbers]
 
 
@@ -342,8 +342,8 @@ class RecordBuffers:
         """Return the records of a block, or of a part of a block.
 
         ``stored`` contains the bytes of the range, or is None if the file must be opened. A file may be
-        compressed although the file name has no suffix. A part of a compressed file does not begin with a
-        valid record header. For such a part, return None: the whole block must be read.
+        compressed although its name has no suffix. A part of a compressed file does not begin with a valid
+        record header. For such a part, return None: the whole block must be read.
         """
         unit, rows, _, offsets, block = wanted
         if block is not None:
@@ -431,7 +431,7 @@ def _size(records: Records | None) -> int:
 
 
 def _picked(records: Records, rows: Numbers) -> _Found:
-    """Copy some records of a block to another buffer, so that the memory of the block can be freed."""
+    """Copy some records of a block to another buffer, so that its memory can be freed."""
     starts = pa.py_buffer(np.ascontiguousarray(records.offsets, np.int64))
     count = len(records.offsets) - 1
     frames = pa.Array.from_buffers(pa.large_binary(), count, [None, starts, records.data])

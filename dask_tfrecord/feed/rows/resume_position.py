@@ -60,11 +60,10 @@ class Share(NamedTuple):
 class Beginning:
     """The start of an iteration: the shard, the part of the shard, and the rows to return.
 
-    ``sequences`` contains the rows of each sequence, in order: the spans of the sequence, or what remains of
-    a sequence of a mixture. Without ``elastic=``, there is one sequence, which contains the rows of the part.
-    With ``elastic=``, all parts of a shard have the same sequences, and return their batches in turns:
-    ``skip`` batches of other parts come before the first one of this part. A batch has up to ``step`` rows of
-    each sequence.
+    ``sequences`` contains the rows of each sequence, in order: its spans or, in a mixture, its remaining
+    rows. Without ``elastic=``, there is one sequence, which contains the rows of the part. With ``elastic=``,
+    all parts of a shard have the same sequences, and return their batches in turns: ``skip`` batches of other
+    parts come before the first one of this part. A batch has up to ``step`` rows of each sequence.
     """
 
     shard: Share
@@ -102,7 +101,7 @@ def stored_spans(spans: Sequence[Span]) -> list[list[int]]:
 
 
 def sealed(state: State) -> State:
-    """Return a state with a checksum, by which `_is_sealed` detects that the state was changed."""
+    """Return a state with a checksum, by which `_is_sealed` detects changes."""
     return {**state, CHECKSUM: _checksum(state)}
 
 

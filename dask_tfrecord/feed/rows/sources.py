@@ -232,8 +232,8 @@ class DatasetSource:
     """A TFRecord dataset, divided into pieces of about ``blocksize`` stored bytes.
 
     Several threads may read pieces at the same time. ``counts`` contains the number of rows of each piece.
-    ``fingerprint`` is a hash that identifies the rows, computed without reading the rows. ``version`` is None
-    if the dataset has no snapshot.
+    ``fingerprint`` is a hash that identifies the rows, computed without reading them. ``version`` is None if
+    the dataset has no snapshot.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class DatasetSource:
         self.counts: Sequence[int] | None = self._count()
         self.version = self.dataset.version
         self.fingerprint = fingerprint(self.dataset, self.counts)
-        # Tasks on other machines may have counted the rows, so only the reads of the rows use the cache.
+        # Tasks on other machines may have counted the rows, so only reads use the cache.
         self.dataset = with_cache(self.dataset, cache)
         # The id of a process, and the function that returns the pieces in this process. One attribute
         # contains both, so that no thread sees the new id together with the old function.
