@@ -373,7 +373,7 @@ def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mas
 
 
 def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
-    """Return the limits of a column in each row group, or None if Parquet's statistics do not contain them."""
+    """Return the limits of a column in each row group, or None if the statistics do not contain them."""
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
     found = [stored.reader.statistics(number, item.name) for _, _, number in stored.groups]

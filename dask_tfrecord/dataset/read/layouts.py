@@ -350,7 +350,7 @@ def _splits_of_names(listing: Listing, paths: Sequence[str]) -> FoundSplits | No
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file, and the directory of its dataset. The split or the directory may be None."""
+    """Return the split of a file, and the directory of its dataset. Either may be None."""
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)
