@@ -484,8 +484,8 @@ class Maintenance(OpenedPath):
         the modification times of other tools' files, this call compares their checksums, so that later reads
         need not.
 
-        By default, the small columns of large files are copied while the files are read. Several tasks share
-        an uncompressed file of more than 64 MiB, so it is read a second time if it may have small columns.
+        By default, the small columns of large files are copied while they are read. Several tasks share an
+        uncompressed file of more than 64 MiB, so it is read a second time if it may have small columns.
 
         Parameters
         ----------

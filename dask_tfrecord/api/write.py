@@ -267,7 +267,7 @@ def to_tfrecord(
         ``Commit.details`` counts what the write added: ``added_files``, ``added_rows`` and ``added_bytes``.
         With ``compute=False``, a lazy scalar that computes to the `Commit`.
 
-        If an earlier write has the same ``write_id``, the result describes that write. If its version is no
+        If an earlier write has the same ``write_id``, the result describes that one. If its version is no
         longer kept, the result describes the newest version, and ``details`` counts the files of the earlier
         write that the newest version lists.
 

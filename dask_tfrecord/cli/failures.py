@@ -112,7 +112,7 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
 
 
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
-    """Return the message of an error, with the name of its class if the message alone would be unclear.
+    """Return the message of an error, with the name of its class if it would be unclear alone.
 
     If a PermissionError names no file, the message begins with ``paths``.
     """

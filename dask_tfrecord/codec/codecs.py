@@ -66,9 +66,9 @@ class Compressor(Protocol):
     def add_file(self, end: bytes, size: int) -> None:
         """Include the content of another file in the checksum and the size that the tail stores.
 
-        The blocks of the other file become blocks of this file. ``size`` is the decompressed size of the
-        added blocks, and ``end`` contains the last `end_bytes` bytes of the other file. Raise
-        CorruptRecordError if ``end`` cannot be the last bytes of a file that this class compressed.
+        The blocks of the other file become blocks of this one. ``size`` is the decompressed size of the added
+        blocks, and ``end`` contains the last `end_bytes` bytes of the other file. Raise CorruptRecordError if
+        ``end`` cannot be the last bytes of a file that this class compressed.
         """
 
     def tail(self) -> bytes: ...

@@ -41,8 +41,7 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
     """Call a function with each argument, in one task per argument."""
     check_cluster()
-    # Dask searches the arguments of a delayed call for collections, but not the arguments of a partial
-    # function.
+    # Dask searches the arguments of a delayed call for collections, but not those of a partial function.
     tasks = [dask.delayed(partial(function, each), pure=False, traverse=False)() for each in arguments]
     return list(dask.compute(*tasks, traverse=False, retries=5))
 

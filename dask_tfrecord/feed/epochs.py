@@ -51,7 +51,7 @@ class Iteration:
 
     @property
     def is_repeated(self) -> bool:
-        """True if the next iteration reads the epoch again, because nobody uses this iteration."""
+        """True if the next iteration reads the epoch again, because nobody uses this one."""
         return self.start.after is not None and self.stage == "new"
 
 
@@ -231,5 +231,5 @@ class Epochs:
 
 
 def ended(state: State, owner: str) -> State:
-    """Return a state of a worker of a loader that has ended: the loader knows so before each worker does."""
+    """Return a worker's state of a loader that has ended: the loader knows this before each worker does."""
     return sealed({**check_sealed(state, _KEYS, owner), "ended": True})

@@ -179,7 +179,7 @@ class RecordTable:
             units = find_units(self._rows.plan, splits)
         else:
             units = [Unit(first, None) for first, _ in splits_by_file(splits)]
-        # For each `Unit`, store the split, the index of the partition and the index of the first record.
+        # For each `Unit`, store the split, and the indices of the partition and of the first record.
         self._splits = [splits[unit.split] for unit in units]
         self._buffers = RecordBuffers(self._splits, [unit.offsets for unit in units])
         self._partitions = np.array([unit.split for unit in units], np.int64)

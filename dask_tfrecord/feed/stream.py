@@ -148,7 +148,7 @@ def _unix_socket(path: str) -> socket.socket:
 
 
 def _remove_unused(path: str) -> None:
-    """Remove the Unix socket that a server left at a path, unless the server still runs."""
+    """Remove the Unix socket that a server left at a path, unless it still runs."""
     try:
         is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Convert batches for the Arrow datasets of TensorFlow I/O, and generate code for these datasets.
+"""Convert batches for the Arrow datasets of TensorFlow I/O, and generate code for them.
 
 TensorFlow I/O is not imported. The limits of TensorFlow I/O were checked on version 0.37.1.
 """

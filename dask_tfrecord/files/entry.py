@@ -60,7 +60,7 @@ def check_labels(labels: Sequence[object]) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Return the run id in the name of a data file, or None for any other name."""
+    """Return the run id in the name of a data file, or None for other names."""
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 

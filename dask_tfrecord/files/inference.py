@@ -108,7 +108,7 @@ class Sample:
 
     @property
     def known_type(self) -> RecordType:
-        """The type of the records, or "example" if the sample does not determine the type."""
+        """The type of the records, or "example" if the sample does not determine it."""
         return "example" if self.record_type == "infer" else self.record_type
 
 

@@ -230,7 +230,7 @@ class RecordFile(NamedTuple):
         return np.append(pa.array(scanned.offsets), scanned.consumed)
 
     def read_stored(self, buffer: memoryview) -> memoryview | None:
-        """Read the stored bytes of the split into the start of a buffer, and return these bytes.
+        """Read the stored bytes of the split into the start of a buffer, and return them.
 
         Return None if the buffer is too small, or if the file cannot be read or was replaced since it was
         listed. For a local file, `read_stored` takes much less time than `Store.open`.
@@ -429,8 +429,8 @@ class TableReader:
     def _join(self, splits: Sequence[Split]) -> tuple[memoryview, Ints] | None:
         """Read the content of files into one buffer.
 
-        Return the joined content, and the position at which each file starts, followed by the end of the
-        content. Return None if a file must be read alone.
+        Return the joined content, and the position at which each file starts, followed by its end. Return
+        None if a file must be read alone.
         """
         # The buffer has one byte more than the files may fill, so that oversized content is detected.
         size = _MARGIN * sum(map(content_bytes, splits)) + 1
@@ -497,7 +497,7 @@ class _Batch(NamedTuple):
 
 
 class _Batches:
-    """Decode windows of records, and gather the records of several windows in each batch."""
+    """Decode windows of records, and gather those of several windows in each batch."""
 
     def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
         self._decoder = decoder

@@ -54,7 +54,7 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Validate the value of a keyword, or the value in Dask's configuration if it equals ``unset``.
+    """Validate the value of a keyword, or that in Dask's configuration if it equals ``unset``.
 
     The configuration key is ``dask-tfrecord.`` followed by the keyword, with "-" instead of "_". An error
     about a configured value names this key.

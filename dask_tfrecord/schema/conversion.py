@@ -31,9 +31,9 @@ from dask_tfrecord.schema.storage_values import (
     with_values,
 )
 
-# Maps the name of each family of scalar types to a function that returns True for types of the family. The
-# function `family` adds two families of timestamps, and the family "number" for all other scalar types that
-# features can store.
+# Maps the name of each family of scalar types to a function that returns True for its types. The function
+# `family` adds two families of timestamps, and the family "number" for all other scalar types that features
+# can store.
 _FAMILIES = {
     "text": is_text,
     "bytes": is_binary,

@@ -1,7 +1,7 @@
-"""Name the pandas dtypes of written columns, so that a read can restore the dtypes.
+"""Name the pandas dtypes of written columns, so that a read can restore them.
 
-A dtype has the name that pandas uses. The names of string dtypes also contain the storage of the strings, as
-in ``str[pyarrow]`` and ``string[python]``.
+A dtype has the name that pandas uses. The names of string dtypes also contain their storage, as in
+``str[pyarrow]`` and ``string[python]``.
 """
 
 import re

@@ -60,7 +60,7 @@ class _Items(NamedTuple):
             raise MisfitError(row, problem, _FILL).in_list(self.edges)
 
     def flattened(self) -> tuple["_Items", _Ints]:
-        """Return the items of the lists, and the length of each list."""
+        """Return the items of the lists, and their lengths."""
         self.check()
         offsets = list_offsets(self.values)
         return _Items(self.values.flatten(), offsets[self.edges]), np.diff(offsets)

@@ -215,7 +215,7 @@ class StoredForm:
         return (Column(f"{name}/ragged_flat_values", kind, 1), *lengths)
 
     def load(self, arrays: Sequence[pa.Array]) -> pa.Array:
-        """Convert the decoded values of the features in `columns` to the values of the column.
+        """Convert the decoded values of the features in `columns` to those of the column.
 
         Raise MisfitError, with the row, for a value that contradicts this `StoredForm`.
         """

@@ -70,8 +70,8 @@ class Version(Protocol):
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """The expected state of a file: its state in a listing, or in the version that lists the file. When the
-    file is opened, the expected state is compared with the current state.
+    """The expected state of a file: that in a listing, or in the version that lists it. When the file is
+    opened, the expected state is compared with the current state.
 
     ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
     ``info`` returns the current info of the file from the store. ``resized`` returns the error for a size

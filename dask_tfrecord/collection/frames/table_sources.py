@@ -252,7 +252,7 @@ class PandasRows:
 
 
 def _memory_of(column: "pd.Series[Any]") -> int:
-    """Return the size of a column in bytes. pandas cannot tell the size of some Arrow types."""
+    """Return the size of a column in bytes. pandas cannot tell that of some Arrow types."""
     if isinstance(column.dtype, pd.ArrowDtype):
         return int(column.array.nbytes)
     return int(column.memory_usage(index=False, deep=True))
@@ -326,7 +326,7 @@ class ArrowRows:
         return self._schema
 
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
-        """Return the categories of each column, from the first batch in which the column has categories.
+        """Return the categories of each column, from the first batch in which it has some.
 
         This method keeps the batches that it reads, so that `tables` can still convert them. The search ends
         after about 16 MiB of batches. Columns without categories in the searched batches are left out.

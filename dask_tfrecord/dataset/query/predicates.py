@@ -47,7 +47,7 @@ Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 
 class Outcomes(NamedTuple):
     """The possible outcomes of a predicate. The mask of an outcome is True for files in which a row may have
-    the outcome.
+    it.
     """
 
     true: Mask

@@ -1,7 +1,7 @@
 """Interpret directories that other tools wrote: find the split (such as "train") of each file.
 
-TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``. The name of each TFDS file contains
-the name of the split. TFX writes a directory for each split, such as ``Split-train``.
+TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``. Each TFDS file name contains that of
+the split. TFX writes a directory for each split, such as ``Split-train``.
 """
 
 import json
@@ -401,7 +401,7 @@ def _unknown_split(
     listing: Listing, wanted: str | tuple[str, ...], available: Sequence[str]
 ) -> TFRecordError:
     """Return the exception for an unknown split. If ``wanted`` contains a slice or a sum of splits, explain
-    that slices and sums are not supported.
+    that these are not supported.
     """
     given = (wanted,) if isinstance(wanted, str) else wanted
     names = tuple(

@@ -57,7 +57,7 @@ class ReadPlan:
     options: ReadOptions
     filters: Predicate | None = None  # A file in which no row can meet the filters belongs to no partition.
     # Names of partition columns. A feature with such a name raises an error, because the caller must choose
-    # between the feature and the partition column.
+    # between it and the partition column.
     refused_features: frozenset[str] = frozenset()
     left_out_features: frozenset[str] = frozenset()  # Records may have these features, which no column reads.
     index: Levels = ()  # The columns that were the index of the written DataFrame.

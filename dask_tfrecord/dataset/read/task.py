@@ -56,8 +56,8 @@ class Partition(PlannedPartition):
 
         For each file in which damaged records were skipped, the method calls ``warn`` with a message. Raise
         CorruptRecordError if a record is damaged, unless the options skip damaged records. Raise
-        FileChangedError if a file changed after the files were listed. Raise SchemaError if a value does not
-        fit its column, or if a feature is not allowed.
+        FileChangedError if a file changed after it was listed. Raise SchemaError if a value does not fit its
+        column, or if a feature is not allowed.
         """
         tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:

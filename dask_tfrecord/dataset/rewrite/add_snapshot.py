@@ -193,7 +193,7 @@ def open_run(store: Store) -> Iterator[WriteRun]:
     """Yield a run that may write column files. The ``with`` block must store a snapshot that lists them.
 
     If the ``with`` block raises an exception, remove the column files. A mark must exist before the first
-    column file, so that no other process mistakes the column files for leftovers of a failed run.
+    column file, so that no other process mistakes them for leftovers of a failed run.
     """
     run = WriteRun(store, Schema(()))
     try:
@@ -395,7 +395,7 @@ class _AddSnapshot(Operation):
 def _read_files(
     run: WriteRun, files: FileList, options: ReadOptions, compute_each: ComputeEach
 ) -> list[FileEntry]:
-    """Read all records of each file, and return the file's entry without partition values."""
+    """Read all records of each file, and return its entry without partition values."""
     schema, store, small = run.schema, run.store, _small_columns(run)
     if small and small.may_store(0, pc.max(files["bytes"]).as_py() or 0):
         run.mark(uuid4().hex)

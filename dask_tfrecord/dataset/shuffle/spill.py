@@ -225,7 +225,7 @@ def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
     """Write rows in pieces of at most ``step`` rows. Return the total size of the pieces in bytes, and a
-    table that describes each piece.
+    table that describes them.
     """
     pieces = []
     for rows in batches.pieces(order):

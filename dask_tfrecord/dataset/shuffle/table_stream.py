@@ -243,7 +243,7 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
 
     Rows that pass the check can safely wait for the next commit together with other rows. The error names
     ``title`` instead of a path. For a value that a record cannot store, the error also states the index of
-    the value's row in the concatenated ``tables``.
+    its row in the concatenated ``tables``.
     """
     first, keys = 0, run.partition_on
     for table in tables:

@@ -219,7 +219,7 @@ class Head:
         return iter(()) if self.snapshot is None else self.snapshot.commits()
 
     def _contains(self, created: Snapshot) -> bool:
-        """Return True if the version that this process has created is one of the versions of the dataset."""
+        """Return True if the version that this process has created is one of the dataset's."""
         if self.snapshot is None:  # the newest version is damaged, so do not remove any version
             return True
         runs = {past.number: past.run for past in self._commits}

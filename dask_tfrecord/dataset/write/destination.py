@@ -156,7 +156,7 @@ def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | 
             )
 
 
-# Maps each string with a special meaning in fsspec's paths to this meaning.
+# Maps each string with a special meaning in fsspec's paths to that meaning.
 _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",

@@ -607,7 +607,7 @@ def _with_groups(
     group_of_file = np.array([group_of_path[path] for path in files.paths], np.int64)
     added = files.with_columns({VERSION: pa.array(versions[group_of_file])})
     gone = rows.take(replaced)
-    # Files of one group must be adjacent, so that they get the places of the group in their order.
+    # Files of one group must be adjacent, so that they get its places in their order.
     order = np.argsort(group_of_file, kind="stable")
     counts, places = np.bincount(group_of_file, minlength=len(groups)), rows[PLACE].to_numpy()
     found = between_places(places, places[firsts], counts, newest.log.next_place)

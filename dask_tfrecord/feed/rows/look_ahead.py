@@ -45,7 +45,7 @@ class Depth(NamedTuple):
     """How far threads read ahead: at least ``pieces`` pieces, and more if they take at most ``nbytes`` bytes.
 
     The threads also read ahead until the pieces fill a shuffle window, if they take at most ``window_bytes``
-    bytes. The number of ``threads`` is the number of pieces that are read at the same time.
+    bytes. At most ``threads`` pieces are read at the same time.
     """
 
     pieces: int

@@ -311,7 +311,7 @@ class RecordBuffers:
         """Choose the bytes to read for some records of a split. The caller holds the lock.
 
         The whole block is read if a part of it was read before, or if the requested parts are at least half
-        of the block.
+        of it.
         """
         split, offsets, file = self._splits[unit], self.offsets[unit], self._splits[unit].file
         if in_parts and offsets is not None and unit not in self._kept:

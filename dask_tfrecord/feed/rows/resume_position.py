@@ -1,4 +1,4 @@
-"""Describe the remaining rows of an epoch, and divide these rows among any number of shards.
+"""Describe the remaining rows of an epoch, and divide them among any number of shards.
 
 A state contains the spans of rows that one part of one shard has not yet returned. The states of all parts of
 all shards together cover every remaining row of the epoch, so these rows can be divided again.
