@@ -85,19 +85,19 @@ def read_tfrecord(
         The types of some or all columns.
 
         A mapping replaces the inferred or stored types of some columns, and drops those of type None. A type
-        may be an Arrow type, a string such as ``"int64"``, or a type of NumPy, pandas or Python.
+        may be an Arrow, NumPy, pandas or Python type, or a string such as ``"int64"``.
 
         A complete schema lists all columns. Nothing is inferred then, and features outside the schema are not
         read. It may come from other libraries: a ``Schema`` message of TensorFlow Metadata or the path of a
         ``schema.pbtxt``, the path of a ``features.json`` of TFDS or of its directory, or a dict of
         TensorFlow's feature specs, such as ``tf.io.FixedLenFeature``. The path of a dataset stands for the
-        schema in its snapshot. The page `types <../types.html>`_ lists which column each feature becomes. A
-        feature that no column can represent raises.
+        schema in its snapshot. The page `types <../types.html>`_ lists which column each feature becomes. The
+        read raises for a feature that no column can represent.
 
         A column found in no record is all null. If a snapshot or ``infer="all"`` proves that no record has
         it, the read raises instead. It also raises if the unit of a timestamp, time or duration differs from
-        the unit in the snapshot. In sequence examples, the records decide whether a column reads the context
-        or the feature lists; a list column reads a feature list with one value in each step.
+        that in the snapshot. In sequence examples, the records decide whether a column reads the context or
+        the feature lists; a list column reads a feature list with one value in each step.
     hive : bool or mapping of str to pyarrow.DataType, default True
         If True, directories named ``key=value`` become partition columns. With False, directory names are
         ignored.

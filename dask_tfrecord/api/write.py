@@ -120,17 +120,16 @@ def to_tfrecord(
         from anywhere else.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns, for example of object columns, whose dtype does not say what they
-        hold. In a mapping, a type may be an Arrow type, a string such as ``"int64"``, or a type of NumPy,
-        pandas or Python. If a type cannot hold a value exactly, the write raises `SchemaError` and names the
-        row.
+        hold. In a mapping, a type may be an Arrow, NumPy, pandas or Python type, or a string such as
+        ``"int64"``. If a type cannot hold a value exactly, the write raises `SchemaError` and names the row.
 
         A column from `read_tfrecord` is stored in the features from which it was read, unless a mapping sets
         its type. The schema of a dataset, such as ``open_dataset(path).schema``, also says how that dataset
         stores the columns.
 
-        An object column that comes unchanged from Parquet files gets the type that it has there. For any
-        other without a type here, the write computes one partition after the other until the values determine
-        one, or all partitions if they are decimals. A column without any value gets the null type.
+        An object column that comes unchanged from Parquet files gets the type that it has there. For other
+        object columns without a type here, the write computes partitions one by one until the values
+        determine one, or all of them for decimals. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
         What to do if values are rounded, because TFRecord stores only 32-bit floats. "warn" warns once per
         write, "allow" rounds silently, and "raise" raises for every value that would change. "default" stands
@@ -156,7 +155,7 @@ def to_tfrecord(
 
         New columns become the last columns, and are null in the existing rows. Columns that only the dataset
         has are null in the new rows, so one producer can add a column before the others do. A column gets the
-        type of the rows if it is wider, such as int64 instead of int32 or float32 instead of float16.
+        type of the rows if that is wider, such as int64 instead of int32 or float32 instead of float16.
         Existing files are not rewritten. Any other difference raises.
     overwrite : bool or "partitions", default False
         If True, replace all data in the directory. "partitions" replaces only the partition directories to
@@ -164,9 +163,9 @@ def to_tfrecord(
         old or the new data.
 
         With True, the write removes the files that the snapshot lists, other TFRecord files, and the files
-        that `export` wrote. It raises `DestinationError`, before anything is computed, if the directory
-        contains any other visible file, or if it is, or contains, the current directory, the home directory
-        or the root of a filesystem. With "partitions", only files that the snapshot lists are removed.
+        that `export` wrote. Before anything is computed, it raises `DestinationError` if the directory
+        contains any other visible file, or if it is or contains the current directory, the home directory or
+        the root of a filesystem. With "partitions", only files that the snapshot lists are removed.
     keep_versions : bool, optional
         If True, an overwrite keeps the earlier versions, which ``read_tfrecord(version=...)`` reads; the
         replaced files move to the hidden directory ``_tfrecord/kept``. If False, it removes them. The default
@@ -197,8 +196,8 @@ def to_tfrecord(
         Each directory then gets one file, or several if the rows exceed a size limit.
 
         The rows move through temporary files, as with ``shuffle``, so they need not fit into memory. The
-        directories are in the order of hashes of their partition values. Within a directory, the rows keep
-        their order unless ``shuffle`` is True.
+        directories are ordered by hashes of their partition values. Within a directory, the rows keep their
+        order unless ``shuffle`` is True.
     shuffle : bool, default False
         If True, shuffle all rows over all files, or with ``colocate=True``, the rows of each directory. They
         move through temporary files at the destination, so they need not fit into memory.

@@ -227,9 +227,9 @@ def mix(
     ----------
     sources : dict, or list of tuple
         Maps each source to its weight: a share such as 0.7, or a number of rows. A source is a path, a tuple
-        of paths, a `Dataset`, or the unread result of `iter_batches` with its own columns, filters and
-        shuffle (whose ``batch_size``, ``batch_mode`` and ``prefetch`` have no effect). All must have the same
-        columns and types. Pass a list of pairs ``(source, weight)`` if a source cannot be a key of a dict.
+        of paths, a `Dataset`, or an unread result of `iter_batches` with its own columns, filters and shuffle
+        (its ``batch_size``, ``batch_mode`` and ``prefetch`` have no effect). All must have the same columns
+        and types. Pass a list of pairs ``(source, weight)`` if a source cannot be a key of a dict.
     batch_size : int, default 1024
         Number of rows in each batch. A batch contains rows of all sources.
     columns : str or list of str, optional

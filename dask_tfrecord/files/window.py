@@ -48,7 +48,7 @@ Allocate = Callable[[int], memoryview]
 WINDOW_BYTES = 1 << 22
 
 # The first view of a remote file has this many bytes, and each later one has twice as many, up to the size of
-# the window. So the first records are decoded while most of a window is still on its way.
+# the window. So the first records are decoded while most of a window is still in flight.
 _EARLY_BYTES = 1 << 18
 
 # `Window.fill` first reads to a memory address that is a multiple of this number. Copying a file's bytes to

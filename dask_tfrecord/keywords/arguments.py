@@ -89,7 +89,7 @@ def limit_memory_pool() -> None:
 
 
 def in_flight_bytes() -> int:
-    """Return how many bytes this process may have on the way from remote stores, and to them."""
+    """Return how many bytes this process may have in flight from and to remote stores."""
     key = f"{_NAME}.in-flight"
     configured = dask.config.get(key, default=_DEFAULTS[_NAME]["in-flight"])
     try:

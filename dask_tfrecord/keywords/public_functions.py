@@ -170,7 +170,7 @@ _KINDS = {
     "Writer": "writer",
 }
 
-# Maps a function to other functions that may accept a keyword in its place, and to the advice to call them.
+# Maps a function to others that may accept a keyword instead, and to the advice to call them.
 _OTHERS = {
     READ: {"Dataset.batches": "call dask_tfrecord.open_dataset(path).batches({})"},
     OPEN: {

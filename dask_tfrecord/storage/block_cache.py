@@ -72,7 +72,7 @@ _PAUSE = 60
 
 
 class CachedRange(NamedTuple):
-    """A range of a file that consists of whole blocks. ``data`` is None if the cache lacks the blocks."""
+    """A range of whole blocks of a file. ``data`` is None if the cache lacks the blocks."""
 
     start: int
     stop: int

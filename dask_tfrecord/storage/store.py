@@ -70,8 +70,8 @@ class Store(Location, ABC):
     - Names: `join`, `relative`, `listed_name`, and `public` for messages.
     - Listings: `names` and `infos` of one directory, `find` and `glob` of the files that readers see,
       `find_everything`, `list_visible`. `has_file` and `info` ask for one file.
-    - Content: `open` reads a range from start to end, after `reading_ahead` with requests for the next
-      ranges on the way. `read_ranges` reads many ranges at once, `read_file` a small file, `read_ends` the
+    - Content: `open` reads a range from start to end, after `reading_ahead` with requests for the next ranges
+      in flight. `read_ranges` reads many ranges at once, `read_file` a small file, `read_ends` the
       ends of files. `map_file` maps a local file into memory.
 
     A writer has these, all of which refuse to leave the root through a link (`refuse_links`):
