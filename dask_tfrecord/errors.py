@@ -427,7 +427,7 @@ def warn_caller(warning: UserWarning | str) -> None:
 
     Each process issues the same text only once, because a job may repeat a write many times. A filter such as
     "always" or "error" that the program sets for the whole warning category takes precedence. Python's own
-    record of issued warnings does not serve, because any change of a filter clears it.
+    record of issued warnings is not enough, because any change of a filter clears it.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:

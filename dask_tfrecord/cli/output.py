@@ -163,8 +163,8 @@ def _joined(*parts: Any) -> pa.Array:
 # The width of tables in characters if neither a terminal nor the variable COLUMNS defines a width.
 _WIDTH = 120
 
-# Tables of rows show at most _CELL characters of a value that is not a number. If a table is too wide, one
-# column that the caller chooses is cut, but not below _SHORT_CELL characters.
+# Tables of rows show at most _CELL characters of a value that is not a number. If a table is too wide, a
+# column chosen by the caller is cut, but not below _SHORT_CELL characters.
 _CELL = 40
 _SHORT_CELL = 12
 

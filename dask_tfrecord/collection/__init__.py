@@ -1,1 +1,1 @@
-"""Read and write with Dask: expressions, pandas partitions, the scheduler."""
+"""Read and write with Dask: expressions, pandas partitions and the scheduler."""

@@ -536,7 +536,7 @@ def duration(keyword: str, value: Any) -> timedelta:
 def meant_unit(value: Any, units: Sequence[str]) -> tuple[str, str]:
     """Return a number with the known unit most similar to its own, and a text that says that this is unknown.
 
-    Both are empty if the value is not a text with a number and an unknown unit.
+    Both are empty unless the value is a text with a number and an unknown unit.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", value.strip()) if isinstance(value, str) else None
     if found is None or found[2] in units:

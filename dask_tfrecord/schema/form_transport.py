@@ -1,4 +1,4 @@
-"""Carry in Arrow schemas and in pandas DataFrames how columns were stored.
+"""Carry the stored forms of columns in Arrow schemas and pandas DataFrames.
 
 A read puts the stored forms of columns, and which lists came from feature lists, into the metadata of Arrow
 fields, or into ``DataFrame.attrs``. Filters and most other operations keep both, so that a write stores each

@@ -309,8 +309,8 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
     """Return a predicate that is true for every row that one or more filters keep.
 
-    Return None if some rows are not filtered, or if no files can be excluded. Reads of the same rows all get
-    the same predicate, so that they keep the same rows.
+    Return None if some rows are not filtered, or if no files can be excluded. Reads of the same rows get the
+    same predicate, and so keep the same rows.
     """
     filters = _final_filters(read, consumers)
     if not filters:

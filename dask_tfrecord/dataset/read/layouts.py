@@ -454,7 +454,7 @@ def choose_files(
     Raise TFRecordError if one path leads to several datasets, or if ``wanted`` names an unknown split. Raise
     TFRecordError if ``wanted`` is None and one path leads to several splits. Raise CorruptRecordError if the
     dataset's description lists a file of a chosen split that does not exist. If ``expects_all`` is True, the
-    choice of all splits includes the splits without any existing file.
+    choice of all splits includes those without any file.
     """
     splits = find_splits(listing)
     is_read = np.ones(len(listing.files), bool)

@@ -1,4 +1,4 @@
-"""Define the partitions of a read: one that a task reads, and all, listed when a file is first needed."""
+"""Define the partition that a task reads, and the list of all, which is computed when first needed."""
 
 import pickle
 import zlib

@@ -114,7 +114,7 @@ class Partition(PlannedPartition):
         schema = self.stored_columns
         [split] = self.splits
         if schema.fields and self.filters is None and split.records == count:
-            # Offsets of records are of no use if reading the other records takes no longer than a request.
+            # Record offsets are useless if reading the other records takes no longer than a request.
             saved = split.stored_bytes * (1 - len(wanted) / max(1, count))
             reads = ColumnReads(self, picks_rows=saved > self.store.request_cost)
             choice = reads.choose(split, wanted)

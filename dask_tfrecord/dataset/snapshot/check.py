@@ -194,7 +194,7 @@ def check_files(store: Store, snapshot: Snapshot) -> Snapshot:
 
 
 def refuse_differences(store: Store, compared: ComparedFiles, *, may_be_rewritten: bool = False) -> None:
-    """Raise CorruptRecordError if a file is missing, or if its size differs from the size in the snapshot.
+    """Raise CorruptRecordError if a file is missing, or if its size differs from the snapshot.
 
     Raise TFRecordError if the directory contains files of other tools that the snapshot does not list. With
     ``may_be_rewritten=True``, the listed files of other tools may have other sizes.
@@ -211,8 +211,8 @@ def refuse_differences(store: Store, compared: ComparedFiles, *, may_be_rewritte
 
 
 def check_version(store: Store, snapshot: Snapshot) -> None:
-    """Raise CorruptRecordError if a file of an older version is missing, or if its size differs from the size
-    in the snapshot.
+    """Raise CorruptRecordError if a file of an older version is missing, or if its size differs from the
+    snapshot.
 
     Raise FileNotFoundError if the version expires during the call.
     """
@@ -225,8 +225,8 @@ def check_version(store: Store, snapshot: Snapshot) -> None:
 def first_lost(
     store: Store, files: FileList, listed: FileList, is_resized: pa.ChunkedArray | None = None
 ) -> CorruptRecordError | None:
-    """Return the exception for the first file that is missing, or whose size differs from the size in the
-    snapshot. Return None if there is no such file.
+    """Return the exception for the first file that is missing, or whose size differs from the snapshot.
+    Return None if there is no such file.
 
     ``files`` describes the files of ``listed`` as `ComparedFiles.files` does. ``is_resized`` is a mask of the
     files whose size must not differ, if this is not the case for all files.

@@ -273,7 +273,7 @@ def all_files(lists: Sequence[ListRows]) -> FileList:
     added, removed = _remaining(lists)
     if len(removed):
         raise ValueError(f"the file {removed[0].as_py()!r} is removed, but not listed")
-    # The paths in each list differ. The smaller lists are looked up in the largest, which is fast.
+    # The paths in a list are distinct. The smaller lists are looked up in the largest, which is fast.
     *smaller, largest = sorted(added, key=len)
     if smaller:
         paths = FileList.joined(smaller)["path"].combine_chunks()

@@ -260,8 +260,8 @@ def to_stored(
     """Convert the content of a list to the columns of its Parquet file. `from_stored` is the inverse.
 
     The removed paths follow the added files. A column, or a field of statistics, is left out if its values
-    follow from others. ``number`` is the version that stores the list, ``codec`` is the codec of files
-    without an own one, and ``start`` is the place of the first file.
+    follow from others. ``number`` is the version that stores the list, ``codec`` is that of files without
+    their own, and ``start`` is the place of the first file.
     """
     files = rows.added
     columns = {name: files[name] for name in _TABLE.names}

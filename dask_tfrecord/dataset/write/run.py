@@ -84,7 +84,7 @@ class WriteRun:
         """Return the name of file ``number`` of partition ``index``. There are ``count`` partitions.
 
         All files of a run have different names, even in different directories. On a store that cannot stage
-        files, each attempt at a task uploads files with other names, so that no upload replaces a file.
+        files, each attempt at a task uploads files with different names, so that no upload replaces a file.
         """
         labels = [] if self.store.can_rename else [attempt[:_ATTEMPT_DIGITS]]
         labels += [self.label(index)] if self.label else []

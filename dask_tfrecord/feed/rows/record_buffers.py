@@ -178,7 +178,7 @@ _LOOK_SECONDS = 1.0
 
 
 class _Wanted(NamedTuple):
-    """Bytes of a file that a batch needs and that are not in memory.
+    """Bytes of a file that a batch needs but that are not in memory.
 
     If ``offsets`` is None, the whole block of the unit is read, and ``block`` is its future. Otherwise, a
     part of the block is read. The part contains the records ``rows`` of the unit, and ``offsets`` contains

@@ -284,7 +284,7 @@ def begin(
 
 
 def _is_cut_elsewhere(plan: Plan, found: Sequence[Beginning], part: Fraction) -> bool:
-    """Return True if the states of all parts were taken with another batch size.
+    """Return True if the states of all parts were taken with a different batch size.
 
     Each part would then end with an incomplete batch, and not only the last one.
     """
