@@ -428,6 +428,9 @@ CODECS: dict[Compression, Codec] = {
     "xz": Codec(".xz", (b"\xfd7zXZ\0",), range(10), 1, compress_xz, decompress_xz),
 }
 
+# The suffixes of all codecs without the dot, such as "gz".
+SUFFIXES = tuple(codec.suffix[1:] for codec in CODECS.values())
+
 
 def suffix_of(compression: Compression | None) -> str:
     """Return the suffix of file names for a codec, such as ".gz", or "" for uncompressed files."""

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from dask_tfrecord.codec import HEADER_BYTES
-from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
+from dask_tfrecord.codec.codecs import CODECS, SUFFIXES, decompressor, detect, is_frame
 from dask_tfrecord.codec.other_formats import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError, short_list, warn_caller
 from dask_tfrecord.files.damage import LEAVE_OUT, not_tfrecord
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 # is known ("other") or not known ("strange"), or nothing, because the bytes cannot be read ("unreadable").
 _Verdict = Literal["data", "empty", "other", "strange", "unreadable"]
 
-_CODECS = {"gz", "gzip", "zz", "zlib", "zst", "zstd", "lz4", "bz2", "xz", "deflate", "snappy", "sz"}
+_CODECS = {*CODECS, *SUFFIXES, "deflate", "snappy", "sz"}
 
 # Matches numbers such as "-00000-of-00009" at the end of a name.
 _NUMBER = re.compile(r"[-_.]?\d++((-of-|[-_.])\d++)*+$")

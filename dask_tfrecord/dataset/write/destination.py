@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec.codecs import is_frame
+from dask_tfrecord.codec.codecs import SUFFIXES, is_frame
 from dask_tfrecord.dataset.listing import SIDE_FILES, directories_holding, is_hidden, listing_of
 from dask_tfrecord.dataset.names import COLUMNS, EXPORTS, KEPT, METADATA_DIRECTORY, STAGING, exported_files
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, find_splits
@@ -171,7 +171,8 @@ _MOST_FILES = 100
 # Matches names of TFRecord files. An empty file with a matching name counts as a TFRecord file without
 # records.
 _TFRECORD_NAME = re.compile(
-    r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
+    r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})"
+    rf"(\.({'|'.join(SUFFIXES)}|zlib|deflate))?",
     re.IGNORECASE,
 )
 

@@ -30,6 +30,7 @@ from small_frames import countries, part_names
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.names import KEPT
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import parent_dataset
@@ -131,6 +132,17 @@ def test_tfrecord_files_of_others_are_removed_whatever_their_compression(
     assert numbers(place) == [7]
     assert len(store.fs.find(store.root)) == 3
     assert not store.fs.exists(store.join("deep"))
+
+
+@pytest.mark.parametrize("suffix", ["", *(codec.suffix for codec in CODECS.values())])
+def test_a_file_without_records_is_known_by_its_name_with_the_suffix_of_every_codec(
+    tmp_path: Path, suffix: str
+) -> None:
+    for name in ("a.tfrecord", "part-r-00000", "train-00000-of-00002"):
+        (tmp_path / f"{name}{suffix}").touch()
+    to_tfrecord(collection(7), tmp_path, overwrite=True)
+    assert numbers(tmp_path) == [7]
+    assert len([name for name in tree(tmp_path) if not name.startswith("_")]) == 1
 
 
 def test_hidden_files_stay(tmp_path: Path) -> None:
