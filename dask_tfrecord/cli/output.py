@@ -24,7 +24,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dask_tfrecord.cli.failures import UNSAFE, escaped_json, printable
 from dask_tfrecord.errors import counted
-from dask_tfrecord_launcher import writing_output
+from dask_tfrecord_launcher import CHANGING, writing_output
 
 _TEXT = pa.large_string()
 
@@ -318,15 +318,9 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
-# These commands print a report after they have changed files.
-_CHANGING = frozenset(
-    ("add-snapshot", "cleanup", "compact", "convert", "delete", "expire", "export", "repair", "restore")
-)
-
-
 def _write(data: bytes | memoryview) -> None:
     context = click.get_current_context(silent=True)
-    is_report = context is not None and context.info_name in _CHANGING
+    is_report = context is not None and context.info_name in CHANGING
     with writing_output("; the command has done its work, and only this report is lost" * is_report):
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -304,8 +304,8 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     Dictionary codes are replaced by values, because each chunk may number the categories differently. All NaN
     values get the same bit pattern.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    if column.type != (type_ := value_type(column.type)):
+        column = column.cast(type_)
     if pa.types.is_floating(column.type):
         wide = column.cast(pa.float64())
         return pc.if_else(pc.is_nan(wide), np.nan, wide).cast(column.type)

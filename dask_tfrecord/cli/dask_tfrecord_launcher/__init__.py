@@ -43,6 +43,11 @@ COMMANDS = {
     "serve": ("serve", "Serve the rows to other processes as Arrow streams."),
 }
 
+# These subcommands print a report after they have changed files.
+CHANGING = frozenset(
+    ("add-snapshot", "cleanup", "compact", "convert", "delete", "expire", "export", "repair", "restore")
+)
+
 # Maps command names of other tools to the subcommands that an error message suggests.
 _OTHER_NAMES = {
     **dict.fromkeys(("info", "inspect", "ls", "show", "stats"), "describe"),

@@ -42,7 +42,7 @@ class Snapshot:
         adjacent.
     schema : Schema
         The names and Arrow types of the columns in the records, and the record type.
-    compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
+    compression : Compression or None
         The codec of the files that the newest write added. Files of earlier writes may have different codecs.
     run : str
         The id of the write that created the snapshot.
@@ -68,9 +68,8 @@ class Snapshot:
     columnar : tuple of str, or {"auto", "scalars", "never"}
         The columns that writes store in column files in addition to the data files.
     mode : str
-        The kind of write that created the snapshot. `to_tfrecord` stores "create", "append", "overwrite" or
-        "partitions", `Writer` stores "append", and `add_snapshot` stores "add_snapshot". `compact`, `delete`,
-        `restore`, `repair` and `expire` store their own names. It is empty if the kind is unknown.
+        The kind of write that created the snapshot: the ``mode`` of its `Operation`, or "add_snapshot". It is
+        empty if the kind is unknown.
     details : str
         Details of the write, such as how many rows a `delete` removed, or which version a `restore` restored.
     created : datetime, optional
