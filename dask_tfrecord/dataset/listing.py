@@ -277,8 +277,8 @@ def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[s
 def directories_holding(store: Store, name: str, listed: Store | FoundFiles | None = None) -> list[str]:
     """Return the visible directories below the root that contain a file or directory ``name``.
 
-    The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an existing listing, by
-    default made now.
+    The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an existing listing, or
+    None to list them.
     """
     found = _find_any(listed or store, with_hidden=True)
     split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)

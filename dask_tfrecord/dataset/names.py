@@ -84,9 +84,9 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
 def closed_column_files(store: Store, found: FoundFiles | None = None) -> list[str]:
     """Return the paths, relative to the root, of the column files that belong to no open run.
 
-    ``found`` is an existing listing of them, by default made now. A returned file that no snapshot lists was
-    left by a failed run, or belongs to data files that a commit has replaced. To find such files, read the
-    snapshots after this call.
+    ``found`` is an existing listing, or None to list them. A returned file that no snapshot lists was left by
+    a failed run, or belongs to data files that a commit has replaced. To find such files, read the snapshots
+    after this call.
     """
     paths = [f"{COLUMNS}/{name}" for name in (found or store).names(COLUMNS)]
     # Each run creates its staging directory before it creates any other file. List the open runs after the

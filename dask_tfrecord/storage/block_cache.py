@@ -116,7 +116,7 @@ class BlockCache:
     def find(self, key: str, start: int, stop: int) -> list[CachedRange]:
         """Return the blocks that contain a range of a file. Adjacent blocks that are missing are one part.
 
-        The last part is shorter than expected if it ends with the last block of the file.
+        The last part is shorter if it ends with the file's last block, which may be incomplete.
         """
         parts: list[CachedRange] = []
         for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
@@ -333,7 +333,7 @@ def _public_options(value: Any) -> Any:
 
 
 def _checksum(path: str, data: memoryview) -> int:
-    """Return the checksum of a block, which differs for the same bytes under another name."""
+    """Return the checksum of a block, which also depends on its name."""
     return crc32c(data, crc32c(name_of(path).encode()))
 
 

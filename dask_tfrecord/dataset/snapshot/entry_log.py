@@ -208,8 +208,8 @@ def _kept_lists(sizes: Sequence[int], written: int) -> int:
     """Return how many of the lists stay when a version writes ``written`` entries. The others are merged with
     them.
 
-    The sizes fall from each list to the next, or are similar. So the number of lists, and how often an entry
-    is written, grow with the logarithm of the number of entries.
+    Each list is smaller than the one before, or has a similar size. So the number of lists, and how often an
+    entry is written, grow with the logarithm of the number of entries.
     """
 
     def level(size: int) -> int:

@@ -156,7 +156,7 @@ def visible_files(
     commit replaces.
 
     ``snapshot`` is the newest snapshot, by default read when it is needed. ``listed`` is an existing listing
-    of the files, by default made now.
+    of the files, or None to list them.
     """
     files = list_directory(listed or store)
     runs = open_runs(listed or store) if len(files) else []
@@ -172,8 +172,8 @@ def hidden_by(
     """Return a function for paths relative to the root. It returns the data files among them that belong to
     the open runs ``runs``, and the files that commits are replacing.
 
-    No file of the version ``snapshot`` is hidden. A run that has committed may be open because a task has run
-    again, and has uploaded other files.
+    No file of the version ``snapshot`` is hidden. A committed run may still be open, because a repeated task
+    has uploaded other files.
     """
     if not runs:
         return lambda paths: set()

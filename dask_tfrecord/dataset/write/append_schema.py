@@ -43,9 +43,9 @@ def check_existing_data(
     """Check that rows with the columns of ``schema`` and ``partitioning`` can be appended to the existing
     data in a directory.
 
-    ``known`` is the newest snapshot, by default read now. Return the newest snapshot, or None if the
-    directory has none. Raise a SchemaError that names one difference if the columns, types, partition columns
-    or index differ from the existing data, and the errors of `open_checked`.
+    ``known`` is the newest snapshot, or None to read it. Return the newest snapshot, or None if the directory
+    has none. Raise a SchemaError that names one difference if the columns, types, partition columns or index
+    differ from the existing data, and the errors of `open_checked`.
     """
     newest = open_checked(store, known=known)
     if newest is not None:

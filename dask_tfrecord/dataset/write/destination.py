@@ -145,7 +145,7 @@ def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | 
     """Raise DestinationError if a subdirectory contains another dataset. ``harm`` is the part of the error
     message that explains what would go wrong.
 
-    ``listed`` is an existing listing of the files, by default made now.
+    ``listed`` is an existing listing of the files, or None to list them.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):

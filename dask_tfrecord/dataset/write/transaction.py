@@ -548,7 +548,7 @@ def move_files(store: Store, paths: Sequence[str], known: Head | None = None) ->
     kept files.
 
     If another commit succeeds during the call, move the files again, to the paths that its snapshot requires.
-    ``known`` is the newest version, by default read now.
+    ``known`` is the newest version, or None to read it.
     """
     if not paths:
         return
