@@ -35,7 +35,7 @@ from dask_tfrecord.keywords.public_functions import calling, public_function
 from dask_tfrecord.storage.paths import PathLike
 
 # Threads that request batches hold this lock while they read or change a row order. The lock is not an
-# attribute of the dataset, which is copied to worker processes.
+# attribute of the dataset, because that is copied to worker processes.
 _ORDERS = Lock()
 if hasattr(os, "register_at_fork"):  # no thread holds the lock when the process is forked
     os.register_at_fork(

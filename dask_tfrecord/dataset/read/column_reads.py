@@ -66,8 +66,8 @@ class Choice(NamedTuple):
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
     ``known`` contains the requested rows of the columns that `ColumnReads.choose` has read. ``fetch``
-    contains the byte ranges of the requested records if `ColumnReads.choose` compared reading only these with
-    reading all.
+    contains the byte ranges of the requested records if `ColumnReads.choose` compared reading only these
+    records with reading all.
     """
 
     source: Literal["all records", "some records", "column file", "no records"]
