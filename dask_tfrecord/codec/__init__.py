@@ -209,7 +209,7 @@ class Checked(NamedTuple):
         return take_bytes(spans(data, bounds), np.arange(first, len(bounds) - 1, 2).data)
 
 
-# Assign the kernel's members to names, because import-linter takes a from-import of it for one of the
+# Assign the kernel's members to names, because import-linter mistakes a from-import of them for one of the
 # package.
 adler32_combine = _kernel.adler32_combine
 crc32_combine = _kernel.crc32_combine

@@ -26,8 +26,8 @@ _CONVERT = "or convert it with `dask-tfrecord convert`"
 _UNPACK = "unpack it, and read the unpacked files"
 _LFS_POINTER = OtherFormat("a Git LFS pointer", "run `git lfs pull` in its repository to download the data")
 
-# Maps the offset and first bytes of each format to it. The map contains formats that downloads, exports and
-# copies may leave among data files.
+# Maps the offset and first bytes of a format to the format. The map contains formats that downloads, exports
+# and copies may leave among data files.
 _MAGIC: dict[tuple[int, bytes], OtherFormat] = {
     (0, b"PAR1"): OtherFormat("a Parquet file", f"read it with dask.dataframe.read_parquet, {_CONVERT}"),
     (0, b"PARE"): OtherFormat("an encrypted Parquet file", "read it with pyarrow.parquet.read_table"),

@@ -278,7 +278,7 @@ def directories_holding(store: Store, name: str, listed: Store | FoundFiles | No
     """Return the visible directories below the root that contain a file or directory ``name``.
 
     The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an existing listing, or
-    None to list them.
+    None to make one.
     """
     found = _find_any(listed or store, with_hidden=True)
     split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)

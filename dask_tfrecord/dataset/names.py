@@ -84,7 +84,7 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
 def closed_column_files(store: Store, found: FoundFiles | None = None) -> list[str]:
     """Return the paths, relative to the root, of the column files that belong to no open run.
 
-    ``found`` is an existing listing, or None to list them. A returned file that no snapshot lists was left by
+    ``found`` is an existing listing, or None to make one. A returned file that no snapshot lists was left by
     a failed run, or belongs to data files that a commit has replaced. To find such files, read the snapshots
     after this call.
     """

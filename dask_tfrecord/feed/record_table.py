@@ -73,7 +73,7 @@ _KEPT_BYTES = 1 << 26
 def read_stored_columns(rows: NumberedRows, splits: Sequence[Split]) -> pa.RecordBatch | None:
     """Return all records of a dataset from its column files.
 
-    Return None if a column file lacks one, or if they take too much memory.
+    Return None if a column file lacks one of the columns, or if they take too much memory.
     """
     partition = rows.plan.partitioner(rows.schema)
 

@@ -429,8 +429,8 @@ class TableReader:
     def _join(self, splits: Sequence[Split]) -> tuple[memoryview, Ints] | None:
         """Read the content of files into one buffer.
 
-        Return the joined content, and the position at which each file starts, followed by its end. Return
-        None if a file must be read alone.
+        Return the joined content, and the position at which each file starts, followed by the content's end.
+        Return None if a file must be read alone.
         """
         # The buffer has one byte more than the files may fill, so that oversized content is detected.
         size = _MARGIN * sum(map(content_bytes, splits)) + 1
@@ -497,7 +497,7 @@ class _Batch(NamedTuple):
 
 
 class _Batches:
-    """Decode windows of records, and gather those of several windows in each batch."""
+    """Decode windows of records, and gather the records of several windows in each batch."""
 
     def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
         self._decoder = decoder

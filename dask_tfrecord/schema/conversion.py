@@ -116,7 +116,7 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
     """Replace the codes of a dictionary array with the categories. Categories of a view type, such as
-    string_view, are converted first, because Arrow's ``take`` rejects it.
+    string_view, are converted first, because Arrow's ``take`` rejects them.
     """
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)

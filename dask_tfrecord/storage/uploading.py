@@ -62,7 +62,7 @@ class _Uploader(ABC):
 
     @abstractmethod
     def complete(self) -> "Future[Any]":
-        """Make the file visible when all parts have arrived. If a part fails, it never appears."""
+        """Make the file visible when all parts have arrived. If a part fails, the file never appears."""
 
     @abstractmethod
     def abort(self) -> None:

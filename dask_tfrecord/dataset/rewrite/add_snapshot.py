@@ -193,7 +193,7 @@ def open_run(store: Store) -> Iterator[WriteRun]:
     """Yield a run that may write column files. The ``with`` block must store a snapshot that lists them.
 
     If the ``with`` block raises an exception, remove the column files. A mark must exist before the first
-    column file, so that no other process mistakes them for leftovers of a failed run.
+    column file, so that no other process mistakes column files for leftovers of a failed run.
     """
     run = WriteRun(store, Schema(()))
     try:

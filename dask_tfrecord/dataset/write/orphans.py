@@ -51,7 +51,7 @@ def remove_orphans(
     """
     closed = closed_column_files(store, listing)
     runs = open_runs(store)
-    # Read the versions after listing the files, so that those of a new commit do not seem unlisted.
+    # Read the versions after listing the files, so that files of a new commit do not seem unlisted.
     listed = listed_by(store, versions(store), kept_versions)
     if not dry_run:
         _move_to_their_places(store, listing, listed)
