@@ -12,6 +12,7 @@ from pyarrow import types
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.names import record_exports
+from dask_tfrecord.dataset.read.layouts import read_info
 from dask_tfrecord.dataset.snapshot.check import open_checked
 from dask_tfrecord.dataset.snapshot.head import open_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -41,8 +42,13 @@ _INDEX_DIRECTORY = "_idx"
 
 _THREADS = 4
 
+# An export over the description of TensorFlow Datasets keeps what the files of a dataset do not tell.
+_KEPT = ("description", "citation", "redistributionInfo", "supervisedKeys")
+
 _SPLIT_NAME = re.compile(r"\w*[^\W_]\w*", re.ASCII)
 _NUMBERED = re.compile(r"\d{5,}-of-\d{5,}")
+_SUFFIX = ".tfrecord"
+_TFDS_END = re.compile(r"(-\d{5,}-of-\d{5,})?")  # TensorFlow Datasets numbers its files behind the suffix
 _ROLLED = re.compile(r"-\d{5}(?=\.tfrecord$)")
 
 # In protobuf's text format, a string may contain these bytes without an escape.
@@ -109,7 +115,8 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
     _check_uncompressed(store, snapshot.files, "TensorFlow Datasets")
     tree = _tfds_tree(snapshot)
     name = re.sub(r"\W+", "_", store.root.rstrip("/").rpartition("/")[2], flags=re.ASCII).strip("_").lower()
-    info = {
+    described = read_info(store, store.root)
+    info = {key: described[key] for key in _KEPT if key in described} | {
         "name": name if name[:1].isalpha() else f"dataset_{name}".rstrip("_"),
         "version": f"{snapshot.number}.0.0",
         "fileFormat": "tfrecord",
@@ -185,19 +192,19 @@ def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
         "{SHARD_X_OF_Y}": (_NUMBERED, [f"{one}-of-{count:0{digits}d}" for one in index]),
         "-{SHARD_INDEX}": (_ROLLED, [f"-{one}" for one in index]),
     }
-    stem, dot, suffix = paths[0].rpartition(".")
-    if suffix == "tfrecord" and not re.search("[{}]", stem):
+    stem, dot, end = paths[0].rpartition(_SUFFIX)
+    if dot and _TFDS_END.fullmatch(end) and not re.search("[{}]", paths[0]):
         for placeholder, (pattern, numbers) in fields.items():
-            start, _, end = _replace_last(pattern, paths[0], placeholder).rpartition(placeholder)
-            names = [start + number + end for number in numbers]
+            start, _, rest = _replace_last(pattern, paths[0], placeholder).rpartition(placeholder)
+            names = [start + number + rest for number in numbers]
             if sorted(names) == list(paths):
-                return f"{start}{placeholder}{end}".removesuffix(suffix) + "{FILEFORMAT}", names
+                return ".{FILEFORMAT}".join(f"{start}{placeholder}{rest}".rsplit(_SUFFIX, 1)), names
         if count == 1:
-            return stem + dot + "{FILEFORMAT}", list(paths)
+            return f"{stem}.{{FILEFORMAT}}{end}", list(paths)
     raise TFRecordError(
         f"TensorFlow Datasets needs one numbered series of files for each split, and the split {name!r} "
         f"has others, such as {paths[0]!r} and {paths[-1]!r}",
-        ("call compact(), or " if len({*map(parent_of, paths)}) == 1 else "")
+        ("call compact(), or " if count > 1 and len({*map(parent_of, paths)}) == 1 else "")
         + "write the dataset in one run, with colocate=True or without max_rows_per_file= and "
         "max_bytes_per_file=",
     )

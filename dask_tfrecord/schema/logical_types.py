@@ -246,8 +246,15 @@ _FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
         lambda item, size: pa.list_(_item(item), int(size)),
     ),
     (re.compile(r"struct<(.*)>"), lambda fields: pa.struct(list(map(_field, _split(fields))))),
+    (
+        re.compile(r"dictionary<values=(.+), indices=(u?int\d+), ordered=([01])>"),
+        lambda values, indices, ordered: pa.dictionary(_item(indices), _item(values), ordered == "1"),
+    ),
     (re.compile(r"fixed_size_binary\[(\d+)\]"), lambda width: pa.binary(int(width))),
-    (re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)"), lambda *digits: pa.decimal128(*map(int, digits))),
+    (
+        re.compile(r"decimal(32|64|128|256)?\((\d+), ?(\d+)\)"),
+        lambda bits, *digits: getattr(pa, f"decimal{bits or 128}")(*map(int, digits)),
+    ),
     (re.compile(r"(?:timestamp|datetime64)\[(s|ms|us|ns), (?:tz=)?(.+)\]"), pa.timestamp),
     (re.compile(r"(.+)\[py(?:arrow|thon)\]"), lambda name: arrow_type(name)),
 )

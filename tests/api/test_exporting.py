@@ -7,6 +7,7 @@ Modules: dataset.export, schema.tfds, schema.tensorflow_schemas.
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -337,3 +338,30 @@ def test_the_tfrecord_package_reads(
     if shard is None:  # begins anywhere, and wraps around
         found.sort()
     assert found == list(range(*expected))
+
+
+@pytest.mark.parametrize("deleted", ["no row", "rows of one split"])
+def test_an_export_over_the_files_of_tensorflow_datasets_keeps_what_only_they_tell(
+    data: Path, tmp_path: Path, deleted: str
+) -> None:
+    path = tmp_path / "images"
+    shutil.copytree(data / "tfds" / "images" / "1.0.0", path)
+    before = json.loads((path / "dataset_info.json").read_text())
+    open_dataset(path).add_snapshot()
+    rows = {"test": 2, "train": 4}
+    if deleted != "no row":
+        rows["train"] -= 2
+        label = (path / "label.labels.txt").read_text().split()[0]
+        open_dataset(path).delete([("split", "==", "train"), ("label", "==", label)], keep_versions=False)
+    open_dataset(path).export("tfds")
+    after = json.loads((path / "dataset_info.json").read_text())
+    names = ("description", "citation", "redistributionInfo", "supervisedKeys")
+    assert [after.get(name) for name in names] == [before.get(name) for name in names]
+    assert after["moduleName"] == "dask_tfrecord"
+    shutil.rmtree(path / "_tfrecord")
+    copy = open_dataset(path)
+    assert (copy.splits, copy.supervised_keys, copy.count_rows()) == (
+        rows,
+        ("png", "label"),
+        sum(rows.values()),
+    )

@@ -51,7 +51,8 @@ STRUCT = pa.struct(
 )
 # Types whose text in Arrow is a spelling.
 PRINTED = [pa.list_(pa.list_(pa.int8())), pa.large_list(pa.string()), pa.list_(pa.int64(), 3), pa.binary(4)]
-PRINTED += [pa.decimal128(5, 2), pa.timestamp("ms", "UTC"), STRUCT, pa.list_(STRUCT), pa.struct({})]
+PRINTED += [pa.decimal128(5, 2), pa.decimal256(50, 2), pa.timestamp("ms", "UTC"), STRUCT, pa.list_(STRUCT)]
+PRINTED += [pa.struct({}), pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.int64(), True)]
 
 
 @pytest.mark.parametrize(

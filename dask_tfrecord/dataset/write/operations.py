@@ -41,7 +41,7 @@ from dask_tfrecord.dataset.snapshot.versions import library_version, numbers_of
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.append_schema import merged_schema, with_common_dtype
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
+from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError, counted
 from dask_tfrecord.files.entry import COLUMN_FILE, COLUMN_FILE_TYPE
 from dask_tfrecord.files.file_list import VERSION, FileList, encoded_paths, statistics_name, value_name
 from dask_tfrecord.schema.dtypes import nullable_dtype
@@ -490,7 +490,7 @@ class Repair(_Rewrite):
 
     @property
     def details(self) -> str:
-        return f"{len(self.groups)} missing files"
+        return counted(len(self.groups), "missing file")
 
 
 class GroupsLostError(Exception):
