@@ -43,6 +43,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data"))
 
 
+@pytest.fixture(autouse=True)
+def config() -> Iterator[None]:
+    """Restore Dask's option that some remedies set."""
+    with dask.config.set({"dataframe.convert-string": dask.config.get("dataframe.convert-string", None)}):
+        yield
+
+
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
     """An S3 server for all of S3's URLs, and the keys for it."""
