@@ -67,7 +67,7 @@ It validates each snapshot
     dataset/snapshot/test_model_of_snapshot::test_anything_else_than_a_snapshot_is_refused
 A snapshot contains no URL
     test_security::test_a_dataset_contains_no_path_of_its_directory
-One that lists a path
+A snapshot that lists a path
     dataset/snapshot/test_model_of_snapshot::test_a_path_that_leaves_the_dataset_is_refused
 `use_snapshot=False`
     storage/test_regular_files::test_a_snapshot_that_is_no_regular_file_raises_and_use_snapshot_false_does_without_it

@@ -97,7 +97,7 @@ def _tfrecord(table: Table, codec: str, level: int | None) -> int:
     views = encoded_views(Encoder(table.columns, "example"), table.batch)
     if codec == "none":
         return sum(map(len, views))
-    file = compressor(codec, level)  # type: ignore[arg-type]  # `setup` cuts the name out of a text of LEVELS, so mypy sees a str; each name there is a codec
+    file = compressor(codec, level)  # type: ignore[arg-type]  # each name in LEVELS is a codec, but mypy sees a str, because `setup` splits a text
     size = len(file.head)
     for view in views:
         file.add(view)

@@ -30,7 +30,7 @@ class Worker:
     """Start a process that answers lines of JSON, with more environment variables than this process."""
 
     def __init__(self, python: str | Path, arguments: list[str], environment: dict[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # a `with` block would close the file when this method returns, but the process writes to the file until the process ends
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # the process writes to the file until it ends, so this method may not close it
         self._process = subprocess.Popen(
             [str(python), "-W", "ignore", *arguments],
             stdin=subprocess.PIPE,

@@ -163,7 +163,7 @@ class Explanation:
         every = [("", report) for report in self.left_out]
         every[:0] = [(f"{at:,}", report) for at, of_task in enumerate(self.partitions) for report in of_task]
         directories = [report.file.rpartition("/")[0] + "/" for _, report in every if "/" in report.file]
-        start = commonprefix(directories).rfind("/") + 1  # noqa: RUF071  # the rule suggests `commonpath`, which would make "s3:/bucket" of "s3://bucket"; the next call cuts the prefix at a slash
+        start = commonprefix(directories).rfind("/") + 1  # noqa: RUF071  # `commonpath` would turn "s3://bucket" into "s3:/bucket"; `rfind` cuts the prefix at a slash
         return [(number, *_cells(report, start)) for number, report in every[:_MOST_LINES]]
 
     @property

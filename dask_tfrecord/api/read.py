@@ -239,8 +239,9 @@ def read_tfrecord(
         The columns to read as pandas categoricals. Dask learns their categories only when the data is read.
     dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default None
         The dtypes of the columns. By default, each column gets the dtype with which it was written, such as
-        int64, Int64 or ``str``, or one that can hold all values if there were several. It is Arrow-backed if
-        no dtype is known, for example in files of other tools. "pyarrow" makes all columns Arrow-backed.
+        int64, Int64 or ``str``. If writes had different dtypes, the column gets a dtype that can hold all
+        values. If no dtype is known, as in files of other tools, the column is Arrow-backed. "pyarrow" makes
+        all columns Arrow-backed.
 
         "numpy" uses NumPy and object dtypes where they can hold every value of a column. In floats, null
         becomes NaN. Timestamps and durations keep their unit, and null becomes NaT; a value of -2^63, which

@@ -264,7 +264,7 @@ class Fragment(ArrowDataset):
     def __repr__(self) -> str:
         return f"Fragment({self._source.plan.store.public()!r}, pieces {[*self._source.pieces]})"
 
-    def scanner(  # type: ignore[override]  # as in pyarrow, `scanner` of a fragment takes a schema first, that of a dataset takes none
+    def scanner(  # type: ignore[override]  # in pyarrow, too, only the `scanner` of a fragment takes a schema
         self,
         schema: pa.Schema | None = None,
         columns: Any = None,

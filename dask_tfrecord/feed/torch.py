@@ -183,11 +183,12 @@ class TFRecordBatches(IterableDataset[Any]):
     A state of an older version of the dataset continues its epoch with that version. The next epoch reads the
     newer one, unless ``version`` selects the older.
 
-    Each iteration begins the next epoch, or the one that `set_epoch` has chosen. Call it before each epoch if
-    the workers end with every epoch (``persistent_workers=False``), because they always begin with epoch 0.
-    An iteration that continues from a state keeps its epoch, and another choice applies to the iteration
-    after it. If the state is from the end of an epoch, an iteration of it returns no batch, and any other
-    epoch is read from its beginning. So a resumed program can always call `set_epoch` with the saved epoch.
+    Each iteration begins the next epoch, or the epoch that `set_epoch` has chosen. Call it before each
+    epoch if the workers end with every epoch (``persistent_workers=False``), because they always begin
+    with epoch 0. An iteration that continues from a state keeps its epoch, and another choice applies to
+    the iteration after it. If the state is from the end of an epoch, an iteration of it returns no batch,
+    and any other epoch is read from its beginning. So a resumed program can always call `set_epoch` with
+    the saved epoch.
 
     A worker sends the small tensors of a batch in one buffer, which each of them keeps in memory. If the
     program keeps a tensor of each batch, it should keep a copy (``clone``).

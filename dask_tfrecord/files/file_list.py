@@ -34,7 +34,7 @@ class FileInfo:
 
     @property
     def compression(self) -> Compression | None:
-        """The codec in the snapshot or, if it records none, the one that the suffix implies."""
+        """The codec that the snapshot records. If it records none, the codec that the suffix implies."""
         return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:

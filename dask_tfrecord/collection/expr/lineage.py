@@ -316,8 +316,8 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """Return the labels of the columns and of the index levels, or two empty lists if there is no meta."""
     try:
         meta = expr._meta
-    # Some expressions, such as delayed values, have no meta. Dask's classes without a meta either lack the
-    # attribute `_meta` (AttributeError) or leave it abstract (NotImplementedError).
+    # Some expressions, such as delayed values, have no meta. Their classes in Dask either lack `_meta`
+    # (AttributeError) or leave it abstract (NotImplementedError), and no other test tells them apart.
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

@@ -292,7 +292,7 @@ class FoundSplits:
         own = {path for path, split in zip(paths, self.names, strict=True) if split == name}
         if not own:
             return None
-        start = os.path.commonprefix([*own])  # noqa: RUF071  # the rule suggests `commonpath`, which ends at a slash; the prefix of a glob may end within the name of a file
+        start = os.path.commonprefix([*own])  # noqa: RUF071  # `commonpath` ends at a slash, but the prefix of a glob may end within a file name
         if glob_start(start) < len(start):
             return None
         if any(path.startswith(start) for path in paths if path not in own):
